@@ -1,0 +1,222 @@
+"""Make ``import mxnet`` work with today's Python and NumPy, and hand it out as ``compat.mx``.
+
+MXNet 1.9.1 was made for NumPy 1.17 to 1.23 and Python up to 3.11. What has gone since then is lent to it
+for the length of its import and taken away again, so that NumPy looks to others as it did before.
+"""
+
+import contextlib
+import os
+import re
+import struct
+import sys
+import types
+from numbers import Number
+from typing import Any, Dict, Iterator
+
+import numpy as np
+
+from mxloop import cpu, cuda
+from mxloop.errors import InstallError
+
+NUMPY_2 = np.lib.NumpyVersion(np.__version__) >= "2.0.0.dev0"
+
+
+def import_mxnet() -> types.ModuleType:
+    """Import MXNet and mend what does not work here.
+
+    Returns
+    -------
+    module
+        ``mxnet``, which any later ``import mxnet`` gives as well.
+
+    Raises
+    ------
+    InstallError
+        Where MXNet is not installed or cannot be loaded; the text names the remedy.
+    """
+    if "mxnet" not in sys.modules:  # both are too late once the library is loaded
+        cpu.set_defaults(os.environ)
+        cuda.preload()
+    try:
+        with _lent_to_mxnet():
+            import mxnet
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:
+        raise InstallError(_remedy(error)) from error
+    if not hasattr(mxnet, "executor_manager"):
+        version = getattr(mxnet, "__version__", "without a version")
+        raise InstallError(f"found MXNet {version}, mxloop needs 1.9: run {_install_command()}")
+    if NUMPY_2:
+        _mend_attributes(mxnet)
+        _mend_recordio(mxnet.recordio)
+    return mxnet
+
+
+# Names
+
+
+@contextlib.contextmanager
+def _lent_to_mxnet() -> Iterator[None]:
+    """Lend MXNet the names that newer NumPy and Python lack, while it is imported."""
+    numpy_names = _absent(_removed_numpy_names(), vars(np))  # hasattr would warn of some
+    modules = _absent(_removed_modules(), sys.modules)
+    vars(np).update(numpy_names)
+    sys.modules.update(modules)
+    try:
+        yield
+    finally:
+        for name in numpy_names:
+            del vars(np)[name]
+        for name in modules:
+            del sys.modules[name]
+        vars(np).update(_absent(_names_used_later(), vars(np)))
+
+
+def _absent(wanted: Dict[str, Any], present: Dict[str, Any]) -> Dict[str, Any]:
+    return {name: value for name, value in wanted.items() if name not in present}
+
+
+def _names_used_later() -> Dict[str, Any]:
+    """Names that MXNet reads from NumPy in its functions, so that they must stay."""
+    # Up to NumPy 1.23, np.bool is Python's bool, and a user's code may count on that.
+    if np.lib.NumpyVersion(np.__version__) < "1.24.0":
+        return {}
+    return {"bool": np.bool_, "Inf": np.inf}
+
+
+def _removed_numpy_names() -> Dict[str, Any]:
+    names = {
+        **_names_used_later(),
+        "NAN": np.nan,
+        "NaN": np.nan,
+        "PINF": np.inf,
+        "NINF": -np.inf,
+        "PZERO": 0.0,
+        "NZERO": -0.0,
+        "alltrue": np.all,
+        "sometrue": np.any,
+        "product": np.prod,
+        "round_": np.round,
+        "msort": lambda a: np.sort(a, axis=0),
+        "in1d": lambda a, b, **options: np.isin(np.ravel(a), b, **options),
+        "trapz": getattr(np, "trapezoid", None),  # the new name came before the old one went
+    }
+    financial = ("mirr", "npv", "pmt", "ppmt", "pv", "rate")
+    return {**names, **{name: _gone(name) for name in financial}}
+
+
+def _gone(name: str) -> Any:
+    def function(*args, **kwargs):
+        raise NotImplementedError(f"NumPy removed {name}: use numpy_financial.{name} instead")
+
+    return function
+
+
+class _Version(tuple):
+    """A version that compares by its first three numbers."""
+
+    def __new__(cls, text: str) -> "_Version":
+        return super().__new__(cls, map(int, re.findall(r"\d+", text)[:3]))
+
+
+def _removed_modules() -> Dict[str, types.ModuleType]:
+    if sys.version_info < (3, 12):
+        return {}
+    version = types.ModuleType("distutils.version")
+    version.LooseVersion = version.StrictVersion = _Version
+    return {"distutils.version": version}
+
+
+# Numbers as text
+
+
+class _AttributeText(type):
+    """Stands in for ``str`` where MXNet writes operator attributes, in the way NumPy 1 did.
+
+    MXNet's library parses ``str((np.int64(3), 3))``, which NumPy 2 prints as ``(np.int64(3), 3)``.
+    ``np.set_printoptions(legacy='1.25')`` for good would change what users see, and would not hold in
+    other threads, where data loaders and custom operators run.
+    """
+
+    def __call__(cls, value: Any) -> str:
+        text = str(value)
+        if "np." in text:
+            with np.printoptions(legacy="1.25"):
+                text = str(value)
+        return text
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, str)
+
+
+def _mend_attributes(mxnet: types.ModuleType) -> None:
+    text = _AttributeText("str", (), {})
+    for module in (mxnet._ctypes.ndarray, mxnet._ctypes.symbol, mxnet.symbol.symbol, mxnet.io.io):
+        module.str = text
+
+
+# RecordIO
+
+
+def _mend_recordio(recordio: types.ModuleType) -> None:
+    """Replace the two functions that call ``ndarray.tostring``, which NumPy 2.3 removed."""
+    stock_pack = recordio.pack
+
+    def pack(header, s):
+        header = recordio.IRHeader(*header)
+        if isinstance(header.label, Number):
+            return stock_pack(header, s)
+        label = np.asarray(header.label, dtype=np.float32)
+        header = header._replace(flag=label.size, label=0)
+        return struct.pack(recordio._IR_FORMAT, *header) + label.tobytes() + s
+
+    def pack_img(header, img, quality=95, img_fmt=".jpg"):
+        cv2 = recordio.cv2
+        is_png = img_fmt.lower() == ".png"
+        option = cv2.IMWRITE_PNG_COMPRESSION if is_png else cv2.IMWRITE_JPEG_QUALITY
+        encoded = cv2.imencode(img_fmt, img, [option, quality])[1]
+        return pack(header, encoded.tobytes())
+
+    recordio.pack, recordio.pack_img = pack, pack_img
+
+
+# What to do when it does not import
+
+
+def _remedy(error: Exception) -> str:
+    """Say in one line why MXNet does not import and what to do."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "mxnet":
+        return f"MXNet is not installed: run {_install_command()}"
+    if isinstance(error, ModuleNotFoundError):
+        return f"MXNet needs the package {error.name!r}: run pip install {error.name}"
+    reason = str(error).strip().partition("\n")[0][:100]
+    missing = re.match(r"(\S+): cannot open shared object file", reason)
+    if missing:
+        return _library_remedy(missing.group(1))
+    versions = f"Python {sys.version_info[0]}.{sys.version_info[1]} and NumPy {np.__version__}"
+    return f"MXNet does not import with {versions} ({reason}): reinstall it, {_install_command()}"
+
+
+def _library_remedy(library: str) -> str:
+    cuda_build = cuda.distribution()
+    if library == "libcuda.so.1":
+        return (
+            f"{cuda_build or 'this MXNet'} is built for CUDA and there is no NVIDIA driver ({library}): install "
+            f'the driver, or pip uninstall {cuda_build or "it"} and run {_install_command()}'
+        )
+    if cuda_build and library in cuda.LIBRARIES:
+        extra = cuda_build.partition("-")[2]
+        return f'{cuda_build} does not find {library}: run pip install "mxloop[{extra}]"'
+    return (
+        f"MXNet does not find the library {library}: install the system package that has it, "
+        "or add its folder to LD_LIBRARY_PATH"
+    )
+
+
+def _install_command() -> str:
+    # No NumPy 1 is built for 3.13, and MXNet's metadata forbid NumPy 2: pip would refuse the extra.
+    if sys.version_info >= (3, 13):
+        return 'pip install --no-deps mxnet==1.9.1 and pip install requests "graphviz<0.9"'
+    return 'pip install "mxloop[cpu]" ("mxloop[cu117]" for NVIDIA GPUs)'
+
+
+mx = import_mxnet()

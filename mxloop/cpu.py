@@ -1,0 +1,84 @@
+"""How many threads MXNet's operators may use on this machine."""
+
+import os
+from pathlib import Path, PurePosixPath
+from typing import Collection, Iterator, MutableMapping, Optional
+
+# All CPU contexts share this many scratch buffers, MXNet's default being 4. Two executors that drew the
+# same buffer never run at the same time, so there should be more buffers than executors.
+SCRATCH_BUFFERS = 16
+
+
+def set_defaults(environ: MutableMapping[str, str]) -> None:
+    """Give MXNet all physical cores, unless the user chose otherwise.
+
+    MXNet reads both variables once, when its library is loaded. Left alone it takes half of what the
+    system calls CPUs, which is half the machine wherever there is no hyper-threading.
+
+    Parameters
+    ----------
+    environ : mapping of str to str
+        The environment, changed in place; what is already set stays.
+    """
+    environ.setdefault("OMP_NUM_THREADS", str(usable_cores()))
+    environ.setdefault("MXNET_CPU_TEMP_COPY", str(SCRATCH_BUFFERS))
+
+
+def usable_cores(cpus: Optional[Collection[int]] = None, root: str = "/") -> int:
+    """Count the physical cores that this process may use: affinity, hyper-threads, container limit.
+
+    Parameters
+    ----------
+    cpus : collection of int, optional
+        Logical CPUs that this process may run on; by default those of its affinity.
+    root : str
+        The folder that holds ``sys`` and ``proc``.
+
+    Returns
+    -------
+    int
+        At least 1. A limit of 2.5 CPUs counts as 2: the others would wait for a third, slower thread.
+    """
+    cores = {_core(cpu, Path(root)) for cpu in (_affinity() if cpus is None else cpus)}
+    return max(1, int(min([len(cores), *_container_limits(Path(root))])))
+
+
+def _affinity() -> Collection[int]:
+    if hasattr(os, "sched_getaffinity"):  # macOS has none
+        return os.sched_getaffinity(0)
+    return range(os.cpu_count() or 1)
+
+
+def _core(cpu: int, root: Path) -> str:
+    """Name a CPU's physical core: hyper-threads of one core list the same siblings."""
+    siblings = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+    return _read(siblings) or str(cpu)
+
+
+def _container_limits(root: Path) -> Iterator[float]:
+    """Yield the CPU limits of this process's control groups (v1 and v2) and of all their parents."""
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        group = PurePosixPath(path)
+        # A container often sees its own group mounted at the top, while the path is the host's.
+        for folder in (group, *group.parents):
+            yield from _limit(top / str(folder).lstrip("/"))
+
+
+def _limit(folder: Path) -> Iterator[float]:
+    text = _read(folder / "cpu.max") or " ".join(
+        _read(folder / name) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+    )
+    quota, _, period = text.partition(" ")
+    if quota.isdigit() and period.isdigit():  # unlimited is "max" in v2 and -1 in v1
+        yield int(quota) / int(period)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,3 @@
+"""The version of mxloop, read by ``setup.py`` without importing the package."""
+
+__version__ = "0.1.0"
