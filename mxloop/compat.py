@@ -1,7 +1,7 @@
 """Make ``import mxnet`` work with today's Python and NumPy, and hand it out as ``compat.mx``.
 
-MXNet 1.9.1 was made for NumPy 1.17 to 1.23 and Python up to 3.11. What has gone since then is lent to it
-for the length of its import and taken away again, so that NumPy looks to others as it did before.
+MXNet 1.9.1 was made for NumPy up to 1.23 and Python up to 3.11. What has gone since then is lent to
+it for the length of its import and taken away again: others find NumPy as it was.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import struct
 import sys
 import types
 from numbers import Number
-from typing import Any, Dict, Iterator
+from typing import Any, Dict, Iterator, Optional
 
 import numpy as np
 
@@ -40,11 +40,12 @@ def import_mxnet() -> types.ModuleType:
     try:
         with _lent_to_mxnet():
             import mxnet
-    except (ImportError, OSError, RuntimeError, AttributeError) as error:
-        raise InstallError(_remedy(error)) from error
+    except (AttributeError, ImportError, OSError, RuntimeError) as error:
+        known = _remedy(error)
+        raise InstallError(known or _does_not_import(error)) from (None if known else error)
     if not hasattr(mxnet, "executor_manager"):
         version = getattr(mxnet, "__version__", "without a version")
-        raise InstallError(f"found MXNet {version}, mxloop needs 1.9: run {_install_command()}")
+        raise InstallError(f"Found MXNet {version}, mxloop needs 1.9: run {_install_command()}")
     if NUMPY_2:
         _mend_attributes(mxnet)
         _mend_recordio(mxnet.recordio)
@@ -133,8 +134,8 @@ class _AttributeText(type):
     """Stands in for ``str`` where MXNet writes operator attributes, in the way NumPy 1 did.
 
     MXNet's library parses ``str((np.int64(3), 3))``, which NumPy 2 prints as ``(np.int64(3), 3)``.
-    ``np.set_printoptions(legacy='1.25')`` for good would change what users see, and would not hold in
-    other threads, where data loaders and custom operators run.
+    ``np.set_printoptions(legacy='1.25')`` for good would change what users see and, from NumPy 2.1
+    on, would not hold in other threads, where data loaders and custom operators run.
     """
 
     def __call__(cls, value: Any) -> str:
@@ -182,40 +183,46 @@ def _mend_recordio(recordio: types.ModuleType) -> None:
 # What to do when it does not import
 
 
-def _remedy(error: Exception) -> str:
-    """Say in one line why MXNet does not import and what to do."""
-    if isinstance(error, ModuleNotFoundError) and error.name == "mxnet":
+def _remedy(error: Exception) -> Optional[str]:
+    """Say in one line what is missing and how to get it; None where nothing is known to be."""
+    package = getattr(error, "name", None) or "mxnet."
+    if package == "mxnet":
         return f"MXNet is not installed: run {_install_command()}"
-    if isinstance(error, ModuleNotFoundError):
-        return f"MXNet needs the package {error.name!r}: run pip install {error.name}"
-    reason = str(error).strip().partition("\n")[0][:100]
-    missing = re.match(r"(\S+): cannot open shared object file", reason)
-    if missing:
-        return _library_remedy(missing.group(1))
-    versions = f"Python {sys.version_info[0]}.{sys.version_info[1]} and NumPy {np.__version__}"
-    return f"MXNet does not import with {versions} ({reason}): reinstall it, {_install_command()}"
+    if isinstance(error, ModuleNotFoundError) and not package.startswith("mxnet."):
+        return f"MXNet needs the package {package!r}: run pip install {package}"
+    library = re.match(r"(\S+): cannot open shared object file", str(error))
+    return _library_remedy(library.group(1)) if library else None
 
 
 def _library_remedy(library: str) -> str:
-    cuda_build = cuda.distribution()
+    build = cuda.distribution()
     if library == "libcuda.so.1":
         return (
-            f"{cuda_build or 'this MXNet'} is built for CUDA and there is no NVIDIA driver ({library}): install "
-            f'the driver, or pip uninstall {cuda_build or "it"} and run {_install_command()}'
+            f"{build or 'This MXNet'} is built for CUDA and finds no NVIDIA driver ({library}): "
+            f"install the driver, or uninstall {build or 'it'} and run {_install_command()}"
         )
-    if cuda_build and library in cuda.LIBRARIES:
-        extra = cuda_build.partition("-")[2]
-        return f'{cuda_build} does not find {library}: run pip install "mxloop[{extra}]"'
+    if build and library in cuda.LIBRARIES:
+        extra = build.partition("-")[2]
+        return f'{build} does not find CUDA\'s {library}: run pip install "mxloop[{extra}]"'
     return (
-        f"MXNet does not find the library {library}: install the system package that has it, "
+        f"MXNet does not find the library {library}: install the system's package that has it, "
         "or add its folder to LD_LIBRARY_PATH"
+    )
+
+
+def _does_not_import(error: Exception) -> str:
+    reason = str(error).strip().partition("\n")[0][:100]
+    python = ".".join(map(str, sys.version_info[:2]))
+    return (
+        f"MXNet does not import with Python {python} and NumPy {np.__version__} ({reason}): "
+        f"reinstall it, {_install_command()}"
     )
 
 
 def _install_command() -> str:
     # No NumPy 1 is built for 3.13, and MXNet's metadata forbid NumPy 2: pip would refuse the extra.
     if sys.version_info >= (3, 13):
-        return 'pip install --no-deps mxnet==1.9.1 and pip install requests "graphviz<0.9"'
+        return 'pip install --no-deps mxnet==1.9.1, then pip install requests "graphviz<0.9"'
     return 'pip install "mxloop[cpu]" ("mxloop[cu117]" for NVIDIA GPUs)'
 
 

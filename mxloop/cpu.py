@@ -4,16 +4,16 @@ import os
 from pathlib import Path, PurePosixPath
 from typing import Collection, Iterator, MutableMapping, Optional
 
-# All CPU contexts share this many scratch buffers, MXNet's default being 4. Two executors that drew the
-# same buffer never run at the same time, so there should be more buffers than executors.
+# All CPU contexts share this many scratch buffers, MXNet's default being 4. Two executors that drew
+# the same buffer never run at the same time, so there should be more buffers than executors.
 SCRATCH_BUFFERS = 16
 
 
 def set_defaults(environ: MutableMapping[str, str]) -> None:
     """Give MXNet all physical cores, unless the user chose otherwise.
 
-    MXNet reads both variables once, when its library is loaded. Left alone it takes half of what the
-    system calls CPUs, which is half the machine wherever there is no hyper-threading.
+    MXNet reads both variables once, when its library is loaded. Left alone it takes half of what
+    the system calls CPUs, which is half the machine wherever there is no hyper-threading.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def usable_cores(cpus: Optional[Collection[int]] = None, root: str = "/") -> int
     Returns
     -------
     int
-        At least 1. A limit of 2.5 CPUs counts as 2: the others would wait for a third, slower thread.
+        At least 1. A limit of 2.5 CPUs counts as 2: the others would wait for a slower third.
     """
     cores = {_core(cpu, Path(root)) for cpu in (_affinity() if cpus is None else cpus)}
     return max(1, int(min([len(cores), *_container_limits(Path(root))])))
@@ -56,7 +56,7 @@ def _core(cpu: int, root: Path) -> str:
 
 
 def _container_limits(root: Path) -> Iterator[float]:
-    """Yield the CPU limits of this process's control groups (v1 and v2) and of all their parents."""
+    """Yield the CPU limits of this process's control groups, v1 and v2, and of their parents."""
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):

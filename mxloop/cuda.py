@@ -1,4 +1,4 @@
-"""CUDA from wheels: what the ``cu112`` and ``cu117`` extras install, loaded before MXNet asks for it."""
+"""CUDA from wheels: what the ``cu112`` and ``cu117`` extras install, loaded before MXNet."""
 
 import ctypes
 import logging
@@ -9,7 +9,7 @@ from typing import Callable, List, Optional, Sequence
 
 DISTRIBUTIONS = ("mxnet-cu112", "mxnet-cu117")
 
-# Each library comes after those that it needs: the loader would not find them in their folders by itself.
+# Each library comes after those that it needs, which the loader would not find by itself.
 LIBRARIES = (
     "libcudart.so.11.0",
     "libnvToolsExt.so.1",
@@ -61,12 +61,13 @@ def distribution(folders: Optional[Sequence[str]] = None) -> Optional[str]:
 
 
 def find(folders: Sequence[str]) -> List[Path]:
-    """List the CUDA libraries that wheels have put into `folders`, in the order of ``LIBRARIES``."""
-    found = []
-    for library in LIBRARIES:
-        copies = (path for folder in folders for path in Path(folder).glob(f"nvidia/*/lib/{library}"))
-        found.extend(path for path in [next(copies, None)] if path)
-    return found
+    """List the CUDA libraries that wheels put into `folders`, in the order of ``LIBRARIES``."""
+    copies = (_copies(library, folders) for library in LIBRARIES)
+    return [paths[0] for paths in copies if paths]
+
+
+def _copies(library: str, folders: Sequence[str]) -> List[Path]:
+    return [path for folder in folders for path in Path(folder).glob(f"nvidia/*/lib/{library}")]
 
 
 def _loads(path: Path, load: Callable) -> bool:

@@ -4,7 +4,6 @@ Whatever the source, one pass over an iterator shows every sample once, and the 
 a function of (seed, epoch) alone: that is what lets a run be repeated, and resumed in mid-epoch.
 """
 
-import difflib
 import gzip
 import logging
 import math
@@ -20,6 +19,7 @@ import numpy as np
 
 from mxloop.compat import mx
 from mxloop.errors import ArgumentError, ArgumentTypeError, DataError
+from mxloop.validation import SHOWN, check_known, count, one_line, shown
 
 __all__ = [
     "ArrayIter",
@@ -47,38 +47,30 @@ Split = Tuple[np.ndarray, np.ndarray]
 # --- What a user hands in -> named, dense, real arrays ------------------------------------------
 
 
-def _shown(value, limit=70):
-    """The value as one short piece of a message; of a long path, the end says most."""
-    text = " ".join(str(value).split())
-    return text if len(text) <= limit else "..." + text[3 - limit :]
+def _end_of(path):
+    """A path as one short piece of a message; of a long one, the end says most."""
+    text = " ".join(path.split())
+    return text if len(text) <= SHOWN else "..." + text[3 - SHOWN :]
+
+
+def _checked_path(path):
+    """A path as str that the operating system can open."""
+    if not isinstance(path, (str, os.PathLike)) or "\0" in str(path):
+        raise ArgumentTypeError(
+            f"the path is {shown(repr(path))}; pass it as str or pathlib.Path, without NUL"
+        )
+    return str(path)
 
 
 def _type_name(value):
-    return type(value).__name__
-
-
-def _is_int(value):
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-def _check_batch_size(batch_size):
-    if not _is_int(batch_size) or batch_size < 1:
-        kind = ArgumentError if _is_int(batch_size) else ArgumentTypeError
-        raise kind(
-            f"batch_size is {_shown(repr(batch_size))}; it must be an integer of at least 1: "
-            "pass the number of samples in a batch"
-        )
-    return int(batch_size)
+    return shown(type(value).__name__)
 
 
 def _check_seed(seed):
-    if not _is_int(seed) or not 0 <= seed < 2**32:
-        kind = ArgumentError if _is_int(seed) else ArgumentTypeError
-        raise kind(
-            f"seed is {_shown(repr(seed))}; it must be an integer from 0 to 2**32 - 1, "
-            "or None to draw one from NumPy"
-        )
-    return int(seed)
+    seed = count("seed", seed, least=0)
+    if seed >= 2**32:
+        raise ArgumentError(f"seed is {shown(seed)}; it must be below 2**32: pass a smaller one")
+    return seed
 
 
 def _named_dtype(name, dtype):
@@ -90,7 +82,7 @@ def _named_dtype(name, dtype):
         found = None
     if found is None or found.name not in DTYPES:
         raise ArgumentError(
-            f"dtype {_shown(repr(wanted))} of {name!r} is none that MXNet trains with; "
+            f"dtype {shown(repr(wanted))} of {name!r} is none that MXNet trains with; "
             f"use one of {', '.join(DTYPES)}"
         )
     return found.newbyteorder("=")
@@ -105,7 +97,7 @@ def _named(values, default_name, role):
     for name in values:
         if not isinstance(name, str) or not name:
             raise ArgumentTypeError(
-                f"{role} has the key {_shown(repr(name))}; the keys name inputs of the symbol: "
+                f"{role} has the key {shown(repr(name))}; the keys name inputs of the symbol: "
                 "use non-empty strings"
             )
     return values
@@ -159,7 +151,7 @@ def _real(name, value, array):
         return array.astype(np.float64)
     if array.dtype.kind not in "biuf":
         raise DataError(
-            f"{name!r} ({_shown(_type_name(value))}) holds {array.dtype.name} values; only real "
+            f"{name!r} ({_type_name(value)}) holds {array.dtype.name} values; only real "
             "numbers train: pass float, integer or bool values, encode text and categories first"
         )
     return array
@@ -181,21 +173,21 @@ def _check_rounding(name, array, dtype):
 
 def _cast(name, array, dtype):
     _check_rounding(name, array, dtype)
-    try:
-        with np.errstate(over="raise"):
-            return array.astype(dtype, order="C", copy=False)
-    except FloatingPointError:
+    with np.errstate(over="ignore"):  # older NumPy says nothing either, so look at the result
+        result = array.astype(dtype, order="C", copy=False)
+    if result is not array and np.isinf(result).sum() > np.isinf(array).sum():
         raise DataError(
             f"{name!r} holds values too large for {dtype.name}; scale the data or pass a wider "
             "dtype="
-        ) from None
+        )
+    return result
 
 
 def _as_array(name, value, dtype):
     array = _real(name, value, _to_numpy(name, value))
     if not array.ndim or not array.size:
         raise DataError(
-            f"{name!r} has shape {_shown(array.shape)}, so no rows to train on; the first axis "
+            f"{name!r} has shape {shown(array.shape)}, so no rows to train on; the first axis "
             "counts the samples: pass at least one, with at least one value"
         )
     return _cast(name, array, _named_dtype(name, dtype))
@@ -213,7 +205,7 @@ def _check_together(data, label):
     shared = sorted(set(data) & set(label))
     if shared:
         raise ArgumentError(
-            f"{_shown(shared)} named both as data and as label; give each its own name "
+            f"{shown(shared)} named both as data and as label; give each its own name "
             "(data_name=, label_name=, or the keys of the dicts)"
         )
     first, rows = next((name, len(array)) for name, array in data.items())
@@ -280,7 +272,7 @@ class ArrayIter(mx.io.DataIter):
         label_name: str = "softmax_label",
         dtype: Any = None,
     ):
-        super().__init__(_check_batch_size(batch_size))
+        super().__init__(count("batch_size", batch_size))
         self._data = _as_arrays(data, data_name, "data", dtype)
         self._label = _as_arrays(label, label_name, "label", dtype)
         self.num_data = _check_together(self._data, self._label)
@@ -290,10 +282,7 @@ class ArrayIter(mx.io.DataIter):
         self._open(epoch=0)
 
     def _check_last_batch(self, last_batch):
-        if last_batch not in LAST_BATCH:
-            raise ArgumentError(
-                f"last_batch is {_shown(repr(last_batch))}; use one of {', '.join(LAST_BATCH)}"
-            )
+        check_known(last_batch, LAST_BATCH, "last_batch")
         if last_batch in ("discard", "roll_over") and self.num_data < self.batch_size:
             raise ArgumentError(
                 f"last_batch={last_batch!r} leaves no batch of {self.batch_size} from "
@@ -421,17 +410,17 @@ def _on_host(array):
 def _checked_state(state, expected):
     """Seed, epoch and position of a state that fits the iterator's own settings."""
     if not isinstance(state, dict):
-        raise DataError(f"an iterator state must be the dict of state_dict(), not {_shown(state)}")
+        raise DataError(f"an iterator state must be the dict of state_dict(), not {shown(state)}")
     for key, own in expected.items():
         if state.get(key) != own:
             raise DataError(
-                f"the saved iterator state has {key}={_shown(repr(state.get(key)))}, this iterator "
-                f"{key}={_shown(repr(own))}; make it as it was, or start without the saved state"
+                f"the saved iterator state has {key}={shown(repr(state.get(key)))}, this iterator "
+                f"{key}={shown(repr(own))}; make it as it was, or start without the saved state"
             )
     for key in ("seed", "epoch", "position"):
-        if not _is_int(state.get(key)) or not 0 <= state[key] < 2**32:
+        if type(state.get(key)) is not int or not 0 <= state[key] < 2**32:
             raise DataError(
-                f"the saved iterator state has {key}={_shown(repr(state.get(key)))}; it must be an "
+                f"the saved iterator state has {key}={shown(repr(state.get(key)))}; it must be an "
                 "integer from 0 to 2**32 - 1: the state is damaged, start without it"
             )
     return state["seed"], state["epoch"], state["position"]
@@ -476,7 +465,7 @@ def as_iterator(
         return ArrayIter(X, y, batch_size, shuffle, last_batch, seed, data_name, label_name, dtype)
     if y is not None:
         raise ArgumentError(
-            f"X is an iterator ({_shown(_type_name(X))}), which brings its own labels, and y came "
+            f"X is an iterator ({_type_name(X)}), which brings its own labels, and y came "
             "besides; leave y out, or pass X as an array"
         )
     return X
@@ -531,6 +520,7 @@ def read_idx(path: Path) -> np.ndarray:
     DataError
         If the file cannot be read, or is not what its header announces.
     """
+    path = _checked_path(path)
     try:
         with open(path, "rb") as raw:
             # No deflate stream unpacks to more than this, so a header cannot ask for memory
@@ -542,7 +532,7 @@ def read_idx(path: Path) -> np.ndarray:
     except READ_ERRORS as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(
-            f"cannot read {_shown(path, 100)}: {_shown(reason)}; pass an IDX file, plain or .gz"
+            f"cannot read {_end_of(path)}: {shown(reason)}; pass an IDX file, plain or .gz"
         ) from None
 
 
@@ -575,7 +565,7 @@ def _idx_type(path, magic):
 
 def _idx_error(path, what):
     return DataError(
-        f"{_shown(path, 100)} {what}; that is no intact IDX file: fetch or unpack it again"
+        f"{_end_of(path)} {what}; that is no intact IDX file: fetch or unpack it again"
     )
 
 
@@ -607,12 +597,12 @@ def load_mnist(folder: Path) -> Tuple[Split, Split]:
 
 
 def _find_idx(folder, name):
-    path = os.path.join(os.fspath(folder), name)
+    path = os.path.join(_checked_path(folder), name)
     for candidate in (path, path + ".gz"):
         if os.path.isfile(candidate):
             return candidate
     raise DataError(
-        f"no {name}[.gz] in {_shown(folder)}; it must hold the train and t10k images and labels "
+        f"no {name}[.gz] in {_end_of(str(folder))}; it must hold the train and t10k images and labels "
         "of MNIST's site, or of Debian's package dataset-fashion-mnist: name their folder"
     )
 
@@ -621,8 +611,8 @@ def _load_pair(image_path, label_path):
     images, labels = read_idx(image_path), read_idx(label_path)
     if images.dtype != np.uint8 or images.ndim != 3 or labels.shape != images.shape[:1]:
         raise DataError(
-            f"{_shown(image_path, 100)} holds {images.dtype} of shape {_shown(images.shape, 40)} "
-            f"and its labels {_shown(labels.shape, 40)}; (n, rows, columns) of uint8 and (n,) "
+            f"{_end_of(image_path)} holds {images.dtype} of shape {shown(images.shape, 40)} "
+            f"and its labels {shown(labels.shape, 40)}; (n, rows, columns) of uint8 and (n,) "
             "are needed"
         )
     return images[:, None].astype(np.float32) / 255, labels.astype(np.float32)
@@ -671,7 +661,7 @@ class RecordIter(mx.io.DataIter):
         seed: int = 0,
         **kwargs: Any,
     ):
-        super().__init__(_check_batch_size(batch_size))
+        super().__init__(count("batch_size", batch_size))
         self.seed = _check_seed(seed)
         self._settings = {
             "verbose": False,
@@ -687,9 +677,8 @@ class RecordIter(mx.io.DataIter):
         self.epoch = epoch
         self.position = 0
         seed = (self.seed + epoch) % 2**31
-        self._pass = _record_call(
-            mx.io.ImageRecordIter, seed=seed, **{"seed_aug": seed, **self._settings}
-        )
+        with one_line("open the record file"):
+            self._pass = mx.io.ImageRecordIter(seed=seed, **{"seed_aug": seed, **self._settings})
 
     @property
     def provide_data(self) -> List[mx.io.DataDesc]:
@@ -708,7 +697,8 @@ class RecordIter(mx.io.DataIter):
 
     def next(self) -> mx.io.DataBatch:
         """Return the next DataBatch."""
-        batch = _record_call(self._pass.next)
+        with one_line("read on in the record file"):
+            batch = self._pass.next()
         self.position += 1
         return batch
 
@@ -739,30 +729,15 @@ def record_iterator(
 
 def _known_settings(settings):
     """The settings, if MXNet has them all: a misspelt one it would pass over in silence."""
-    known = set(re.findall(r"^(\w+) : ", mx.io.ImageRecordIter.__doc__, re.MULTILINE))
-    for name in sorted(set(settings) - known):
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else "its documentation lists them"
-        raise ArgumentError(f"{_shown(repr(name))} is no setting of mx.io.ImageRecordIter; {hint}")
+    known = re.findall(r"^(\w+) : ", mx.io.ImageRecordIter.__doc__, re.MULTILINE)
+    for name in settings:
+        check_known(name, set(known), "setting of mx.io.ImageRecordIter")
     return settings
-
-
-def _record_call(function, **kwargs):
-    """Call into MXNet's reader; its C++ trace becomes one line."""
-    try:
-        return function(**kwargs)
-    except mx.base.MXNetError as error:
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        reason = lines[-1] if lines[0].startswith("Traceback") else lines[0]
-        raise DataError(
-            f"MXNet refuses the record file or a setting: {_shown(reason, 120)}; see the "
-            "keywords of mx.io.ImageRecordIter"
-        ) from None
 
 
 def _checked_record_file(path):
     """The path as str, once the file's two ends are sound: MXNet aborts the process otherwise."""
-    path = os.fspath(path)
+    path = _checked_path(path)
     try:
         size = os.path.getsize(path)
         with open(path, "rb") as stream:
@@ -770,11 +745,11 @@ def _checked_record_file(path):
             whole = size % 4 == 0 and head == RECORD_MAGIC and _ends_whole(stream, size)
     except OSError as error:
         raise DataError(
-            f"cannot read {_shown(path, 100)}: {error.strerror}; pass the path of a .rec file"
+            f"cannot read {_end_of(path)}: {error.strerror}; pass the path of a .rec file"
         ) from None
     if not whole:
         raise DataError(
-            f"{_shown(path, 100)} is no intact RecordIO file ({size} bytes, beginning with "
+            f"{_end_of(path)} is no intact RecordIO file ({size} bytes, beginning with "
             f"{head.hex() or 'nothing'}); pack it with mx.recordio, or fetch it again"
         )
     return path

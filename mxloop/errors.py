@@ -7,3 +7,19 @@ class MXLoopError(Exception):
 
 class InstallError(MXLoopError, ImportError):
     """The environment cannot run mxloop; the text names the remedy."""
+
+
+class ArgumentError(MXLoopError, ValueError):
+    """An argument has a value that cannot work."""
+
+
+class ArgumentTypeError(MXLoopError, TypeError):
+    """An argument is of a kind that cannot work."""
+
+
+class DataError(MXLoopError, ValueError):
+    """Data, labels or a file are not what the network or the format needs."""
+
+
+class StateError(MXLoopError, RuntimeError):
+    """Something was called too early, too late, or while another process did not answer."""

@@ -477,6 +477,14 @@ def test_an_idx_file_that_is_not_there_or_a_folder_is_named(tmp_path):
         assert path.name in one_line(caught)
 
 
+@pytest.mark.parametrize("path", [None, 3, "a\0b", b"bytes"])
+@pytest.mark.parametrize("read", [read_idx, load_mnist, lambda p: RecordIter(p, (3, 8, 8), 5)])
+def test_what_is_no_path_is_refused(read, path):
+    with pytest.raises(ArgumentTypeError) as caught:
+        read(path)
+    assert "path" in one_line(caught)
+
+
 def write_mnist(folder, pack=bytes, suffix="", labels=None):
     random = np.random.RandomState(0)
     for name, n in (("train", 12), ("t10k", 5)):

@@ -1,0 +1,49 @@
+"""What a command line may say: each mistake is one line on stderr and exit code 2."""
+
+import argparse
+import sys
+
+from mxloop.errors import ArgumentError, ArgumentTypeError, DataError, InstallError, MXLoopError
+
+MISTAKES = (ArgumentError, ArgumentTypeError, DataError, InstallError)
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that does not print its usage over the one line that matters."""
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: error: {message} (--help lists the flags)\n")
+
+
+def run(main, args):
+    """Run `main(args)` and return the exit code: its own, 2 for a mistake, 1 for a failure."""
+    try:
+        return main(args)
+    except MXLoopError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, MISTAKES) else 1
+
+
+def at_least(least, kind=int):
+    """A type for `add_argument`: a number that is not below `least`."""
+
+    def convert(text):
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        # Written so that nan fails as well.
+        if value is None or not least <= value < float("inf"):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least {least}")
+        return value
+
+    return convert
+
+
+def increasing(text):
+    """A type for `add_argument`: numbers of epochs that grow, as in '10,15'; none is allowed."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    epochs = [int(part) for part in parts if part.isdecimal()]
+    if len(epochs) < len(parts) or any(b <= a for a, b in zip([0] + epochs, epochs)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of growing epochs, as in '10,15'")
+    return epochs

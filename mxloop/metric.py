@@ -1,0 +1,147 @@
+"""Metrics over real samples only, whatever the devices and the padding.
+
+A metric of `mx.metric` sees each batch once and whole: the outputs of all devices in sample order,
+and the labels that belong to them. So its value is that of one device on unpadded data.
+"""
+
+import copy
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from mxloop.compat import mx
+from mxloop.errors import ArgumentError, ArgumentTypeError
+from mxloop.validation import did_you_mean, shown
+
+
+def create(metric: Any) -> mx.metric.EvalMetric:
+    """Make a metric of a name, a function, an `EvalMetric`, or a list or tuple of those.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If a name is not known, or the metric is of none of these kinds.
+    """
+    if isinstance(metric, (list, tuple)):
+        return mx.metric.CompositeEvalMetric([create(child) for child in metric])
+    if isinstance(metric, mx.metric.EvalMetric):
+        return metric
+    if isinstance(metric, str):
+        return _by_name(metric)
+    if callable(metric):
+        return mx.metric.create(metric)
+    raise ArgumentTypeError(
+        f"eval_metric is {shown(repr(metric))}; pass a name, a function of (label, pred), "
+        "an EvalMetric, or a list of those"
+    )
+
+
+def _by_name(name):
+    known = mx.registry.get_registry(mx.metric.EvalMetric)
+    if name.lower() not in known:
+        raise ArgumentError(f"{name!r} is no metric of mx.metric; {did_you_mean(name, known)}")
+    return mx.metric.create(name)
+
+
+def is_metric(value: Any) -> bool:
+    """Whether a value can only be meant as a metric: a name, a function, a metric, some of those."""
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(is_metric(child) for child in value)
+    return isinstance(value, (str, mx.metric.EvalMetric)) or callable(value)
+
+
+def pair_labels(symbol: mx.sym.Symbol, labels: Sequence[str]) -> List[Optional[str]]:
+    """Name the label of each output of a network.
+
+    An output's label is the one that its loss operator reads; where the graph does not tell, the
+    one that shares its name (`a_output`, `a_label`), and one output and one label belong together.
+
+    Parameters
+    ----------
+    symbol : Symbol
+    labels : sequence of str
+        Names of the labels that the data bring.
+
+    Returns
+    -------
+    list of str or None
+        One entry an output; None where an output has no label.
+    """
+    pairs = [_label_of(symbol[i], set(labels)) for i in range(len(symbol.list_outputs()))]
+    if len(pairs) == len(labels) == 1:
+        return list(labels)
+    return pairs
+
+
+def _label_of(output, labels):
+    children = output.get_children()
+    for child in list(children) if children is not None else []:
+        found = child.list_arguments()
+        if found and labels.issuperset(found):
+            return found[0]
+    named = output.list_outputs()[0].rsplit("_output", 1)[0] + "_label"
+    return named if named in labels else None
+
+
+def update(
+    metric: mx.metric.EvalMetric,
+    pairs: Sequence[Optional[str]],
+    labels: Dict[str, mx.nd.NDArray],
+    outputs: Sequence[Tuple[str, mx.nd.NDArray]],
+) -> None:
+    """Count one batch.
+
+    Parameters
+    ----------
+    metric : EvalMetric
+    pairs : sequence of str or None
+        What `pair_labels` says of the network.
+    labels : dict of str to NDArray
+        Real rows only.
+    outputs : sequence of (str, NDArray)
+        Names and values of the network's outputs, real rows in sample order.
+    """
+    if isinstance(metric, mx.metric.CompositeEvalMetric):
+        for child in metric.metrics:
+            update(child, pairs, labels, outputs)
+    elif metric.output_names is not None or metric.label_names is not None:
+        metric.update_dict(labels, dict(outputs))
+    else:
+        metric.update(*_paired(pairs, labels, outputs))
+
+
+def _paired(pairs, labels, outputs):
+    if not any(pairs):
+        return list(labels.values()), [value for _, value in outputs]
+    chosen = [(labels[pair], value) for pair, (_, value) in zip(pairs, outputs) if pair in labels]
+    return [label for label, _ in chosen], [value for _, value in chosen]
+
+
+class Meter:
+    """The metric of an epoch, and a second one that loggers may read and reset.
+
+    Callbacks written for MXNet reset the metric that they are shown; the epoch's own is kept apart,
+    so that it is over the whole epoch whatever a logger does.
+
+    Parameters
+    ----------
+    metric : EvalMetric
+        Holds the epoch's value.
+    shown_apart : bool
+        Whether somebody may reset the metric that is shown.
+    """
+
+    def __init__(self, metric: mx.metric.EvalMetric, shown_apart: bool):
+        self.metric = metric
+        self.shown = copy.deepcopy(metric) if shown_apart else metric
+
+    def reset(self) -> None:
+        """Start an epoch."""
+        for metric in self._each():
+            metric.reset()
+
+    def update(self, manager: Any, labels: Sequence[mx.nd.NDArray]) -> None:
+        """Count the manager's present batch."""
+        for metric in self._each():
+            manager.update_metric(metric, labels)
+
+    def _each(self):
+        return [self.metric] if self.shown is self.metric else [self.metric, self.shown]
