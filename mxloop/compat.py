@@ -199,11 +199,11 @@ def _library_remedy(library: str) -> str:
     if library == "libcuda.so.1":
         return (
             f"{build or 'This MXNet'} is built for CUDA and finds no NVIDIA driver ({library}): "
-            f"install the driver, or uninstall {build or 'it'} and run {_install_command()}"
+            f"install the driver, or uninstall {build or 'it'} and run {_cpu_command()}"
         )
     if build and library in cuda.LIBRARIES:
         extra = build.partition("-")[2]
-        return f'{build} does not find CUDA\'s {library}: run pip install "mxloop[{extra}]"'
+        return f'{build} does not find {library} of CUDA: run pip install "mxloop[{extra}]"'
     return (
         f"MXNet does not find the library {library}: install the system's package that has it, "
         "or add its folder to LD_LIBRARY_PATH"
@@ -211,19 +211,24 @@ def _library_remedy(library: str) -> str:
 
 
 def _does_not_import(error: Exception) -> str:
-    reason = str(error).strip().partition("\n")[0][:100]
+    reason = str(error).strip().partition("\n")[0][:80]
     python = ".".join(map(str, sys.version_info[:2]))
     return (
         f"MXNet does not import with Python {python} and NumPy {np.__version__} ({reason}): "
-        f"reinstall it, {_install_command()}"
+        f"reinstall it, as with {_cpu_command()}"
     )
 
 
 def _install_command() -> str:
+    gpu = "" if sys.version_info >= (3, 13) else ' (for NVIDIA GPUs "mxloop[cu117]")'
+    return _cpu_command() + gpu
+
+
+def _cpu_command() -> str:
     # No NumPy 1 is built for 3.13, and MXNet's metadata forbid NumPy 2: pip would refuse the extra.
     if sys.version_info >= (3, 13):
-        return 'pip install --no-deps mxnet==1.9.1, then pip install requests "graphviz<0.9"'
-    return 'pip install "mxloop[cpu]" ("mxloop[cu117]" for NVIDIA GPUs)'
+        return 'pip install --no-deps mxnet==1.9.1; pip install requests "graphviz<0.9"'
+    return 'pip install "mxloop[cpu]"'
 
 
 mx = import_mxnet()

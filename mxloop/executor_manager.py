@@ -158,13 +158,17 @@ class DataParallelExecutorGroup:
         self.ctx = ctx
         self.slices = slices
         self.inputs = inputs
-        self._grad_req = {name: grad_req.get(name, "null") for name in symbol.list_arguments()}
+        fed = {desc.name for desc in inputs}
+        self._grad_req = _unfused(
+            {name: grad_req.get(name, "null") for name in symbol.list_arguments()},
+            {name for name in symbol.list_arguments() if not _is_input(name, fed)},
+        )
         self._group2ctxs = group2ctxs or [None] * len(ctx)
         sizes = [part.stop - part.start for part in slices]
         self.active = [i for i, size in enumerate(sizes) if size]
         # The owner holds the parameters of all devices, so it binds those without rows as well.
         bound = self.active if owner else range(len(ctx))
-        with one_line("bind the network"), _plain_graph(self._grad_req):
+        with one_line("bind the network"), _quietly():
             self.execs = {i: self._bind(i, max(sizes[i], 1), owner) for i in bound}
         self.output_axes = [
             max(mx.io.DataDesc.get_batch_axis(symbol[i].attr("__layout__")), 0)
@@ -189,10 +193,17 @@ class DataParallelExecutorGroup:
         found, _, _ = self.symbol.infer_shape(**shapes)
         args, grads = {}, {}
         for name, shape in zip(self.symbol.list_arguments(), found):
-            args[name] = self._array(name, shape, owner.arg_dict, shapes)
+            like = _owned(name, owner.arg_dict)
+            if _is_input(name, shapes):
+                # An input is written while another executor may still read its own.
+                args[name] = mx.nd.zeros(shape, like.context, like.dtype)
+            else:
+                check_shape(name, like.shape, shape, "a batch of this shape")
+                args[name] = like
             if self._grad_req[name] != "null":
-                grads[name] = self._array(name, shape, owner.grad_dict, shapes)
-        aux = {name: owner.aux_dict[name] for name in self.symbol.list_auxiliary_states()}
+                shared = None if _is_input(name, shapes) else owner.grad_dict.get(name)
+                grads[name] = mx.nd.zeros_like(args[name]) if shared is None else shared
+        aux = {name: _owned(name, owner.aux_dict) for name in self.symbol.list_auxiliary_states()}
         return self.symbol.bind(
             self.ctx[device],
             args,
@@ -202,23 +213,6 @@ class DataParallelExecutorGroup:
             group2ctx=self._group2ctxs[device],
             shared_exec=owner,
         )
-
-    def _array(self, name, shape, owned, shapes):
-        if name not in owned:
-            raise ArgumentError(
-                f"a bucket's network has the parameter {name!r}, which the default bucket's lacks; "
-                "make the default bucket the one with all parameters"
-            )
-        mine = owned[name]
-        if mine.shape == shape:
-            # Only parameters are shared: an input is written while the other executor may read it.
-            return mine if name not in shapes else mx.nd.zeros_like(mine)
-        if self._is_parameter(name, shapes):
-            check_shape(name, mine.shape, shape, "a batch of this shape")
-        return mx.nd.zeros(shape, mine.context, mine.dtype)
-
-    def _is_parameter(self, name, shapes):
-        return name not in shapes and not name.endswith("label")
 
     def load(self, arrays: List[mx.nd.NDArray]) -> None:
         """Copy each device's rows of the inputs to it; asynchronous."""
@@ -263,25 +257,43 @@ class DataParallelExecutorGroup:
         ]
 
 
-@contextlib.contextmanager
-def _plain_graph(grad_req):
-    """Bind networks without gradients as they are.
+def _is_input(name, fed):
+    """Whether an argument has the batch's shape; a label that is not fed has it too."""
+    return name in fed or name.endswith("label")
 
-    MXNet would fuse their operators, and the fused ones keep copies of the weights that they saw
-    first: later weights would be ignored.
+
+def _owned(name, arrays):
+    if name not in arrays:
+        raise ArgumentError(
+            f"a bucket's network has the parameter {name!r}, which the default bucket's lacks; "
+            "make the default bucket the one with all parameters"
+        )
+    return arrays[name]
+
+
+def _unfused(grad_req, param_names):
+    """Ask for one small gradient in a network without any, though nobody reads it.
+
+    Without gradients MXNet would fuse operators, and the fused ones keep copies of the weights that
+    they saw first: later weights would be ignored. The last parameter's gradient is the cheapest.
     """
-    wanted = {"MXNET_SUBGRAPH_BACKEND": "NONE", "MXNET_SUBGRAPH_VERBOSE": "0"}
+    last = [name for name in grad_req if name in param_names][-1:]
     if set(grad_req.values()) != {"null"}:
-        wanted = {}
-    before = {key: os.environ.get(key) for key in wanted}
-    os.environ.update(wanted)
+        return grad_req
+    return {**grad_req, **dict.fromkeys(last, "write")}
+
+
+@contextlib.contextmanager
+def _quietly():
+    """Bind without a line on stderr for every executor, unless the user asked for those."""
+    key = "MXNET_SUBGRAPH_VERBOSE"
+    asked = key in os.environ
+    os.environ.setdefault(key, "0")
     try:
         yield
     finally:
-        for key, value in before.items():
-            os.environ.pop(key)
-            if value is not None:
-                os.environ[key] = value
+        if not asked:
+            del os.environ[key]
 
 
 # --- The manager --------------------------------------------------------------------------------
@@ -415,7 +427,10 @@ class DataParallelExecutorManager:
         self._current_key = key
         execs = [group.execs[i] for i in range(len(self.ctx))]
         self.param_arrays = [[e.arg_dict[name] for e in execs] for name in self.param_names]
-        self.grad_arrays = [[e.grad_dict.get(name) for e in execs] for name in self.param_names]
+        self.grad_arrays = [
+            [None if self._grad_req[name] == "null" else e.grad_dict[name] for e in execs]
+            for name in self.param_names
+        ]
         self.aux_arrays = [[e.aux_dict[name] for e in execs] for name in self.aux_names]
         self.num_samples = self._data[0].shape[batch_axis(self._data[0])]
 
@@ -519,15 +534,19 @@ class DataParallelExecutorManager:
         data = self._described(data_batch.provide_data, self._data, data_batch.data, "inputs")
         labels = self._described(data_batch.provide_label, self._labels, data_batch.label, "labels")
         rows = real_rows(data_batch, data)
-        descs = [_resized(desc, desc.shape, rows) for desc in data], [
-            _resized(desc, desc.shape, rows) for desc in labels
-        ]
+        descs = (
+            [_resized(desc, desc.shape, rows) for desc in data],
+            [_resized(desc, desc.shape, rows) for desc in labels],
+        )
         key = getattr(data_batch, "bucket_key", None) if self._sym_gen else self._default_key
         self._current_key, self._group = self._group_for(key, *descs)
         self._label_descs = labels
         self.num_samples = rows
         arrays = dict(
-            zip([desc.name for desc in data + labels], data_batch.data + list(data_batch.label or []))
+            zip(
+                [desc.name for desc in data + labels],
+                data_batch.data + list(data_batch.label or []),
+            )
         )
         with one_line("load a batch"):
             self._group.load([_dense(arrays[desc.name]) for desc in self._group.inputs])
@@ -601,7 +620,9 @@ class DataParallelExecutorManager:
     def get_input_grads(self) -> List[mx.nd.NDArray]:
         """Gradients of the data, real rows in sample order, as new arrays; see `inputs_need_grad`."""
         if not self._inputs_need_grad:
-            raise StateError("gradients of the inputs need inputs_need_grad=True in the constructor")
+            raise StateError(
+                "gradients of the inputs need inputs_need_grad=True in the constructor"
+            )
         return self._group.input_grads([desc.name for desc in self._data])
 
     def update_metric(

@@ -69,8 +69,8 @@ def _check_gpus(devices):
     absent = [device for device in asked if device.device_id >= there]
     if absent:
         raise ArgumentError(
-            f"{names(absent)} asked for, and MXNet sees {there} GPUs here; use mx.cpu(), or install "
-            "a CUDA build ('mxloop[cu117]') and a driver"
+            f"{names(absent)} asked for, and MXNet sees {there} GPUs here; use mx.cpu(), or "
+            "install a CUDA build ('mxloop[cu117]') and a driver"
         )
 
 

@@ -3,9 +3,10 @@
 import argparse
 import sys
 
-from mxloop.errors import ArgumentError, ArgumentTypeError, DataError, InstallError, MXLoopError
+from mxloop.errors import ArgumentError, ArgumentTypeError, DataError, MXLoopError, StateError
 
-MISTAKES = (ArgumentError, ArgumentTypeError, DataError, InstallError)
+# What was asked for is at fault, not the training.
+MISTAKES = (ArgumentError, ArgumentTypeError, DataError, StateError)
 
 
 class Parser(argparse.ArgumentParser):

@@ -1,9 +1,9 @@
 """The data sets that the examples train on."""
 
+from common.cli import at_least
+
 from mxloop.data import ArrayIter, load_digits28, load_mnist
 from mxloop.errors import ArgumentError
-
-from common.cli import at_least
 
 NOTES = {
     "digits": "scikit-learn's 8x8 digits, enlarged to 28x28: real handwriting, but not MNIST",
@@ -23,7 +23,7 @@ def add_data_args(parser):
 
 
 def load(args, rank=0, num_workers=1):
-    """Return the iterators to train and to validate with: of several workers, each has its share."""
+    """Return the iterators to train and to validate with; each worker gets its share."""
     (x, y), validation = load_arrays(args)
     mine = slice(rank, args.num_examples, num_workers)
     train = ArrayIter(x[mine], y[mine], args.batch_size, shuffle=True, seed=args.seed)

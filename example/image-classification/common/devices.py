@@ -2,9 +2,10 @@
 
 import argparse
 
-from mxloop import mx
-
 from common.cli import at_least
+
+from mxloop import mx
+from mxloop.validation import contexts
 
 
 def add_device_args(parser):
@@ -25,7 +26,7 @@ def gpu_numbers(text):
 
 
 def chosen(args):
-    """Return the contexts that the command line names; mxloop says so when there is none such."""
+    """Return the contexts that the command line names; an ArgumentError tells of absent GPUs."""
     if args.gpus:
-        return [mx.gpu(number) for number in args.gpus]
+        return contexts([mx.gpu(number) for number in args.gpus])
     return [mx.cpu(number) for number in range(args.cpus)]

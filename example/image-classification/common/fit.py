@@ -1,0 +1,194 @@
+"""Flags for training, and what they mean to mxloop."""
+
+import time
+
+from common import devices
+from common.cli import at_least, increasing
+
+import mxloop
+from mxloop import mx
+from mxloop.errors import ArgumentError
+
+INITIALIZERS = {
+    "default": lambda: mx.init.Xavier(rnd_type="gaussian", factor_type="in", magnitude=2),
+    "xavier": mx.init.Xavier,
+    "msra": mx.init.MSRAPrelu,
+    "orthogonal": mx.init.Orthogonal,
+    "normal": mx.init.Normal,
+    "uniform": mx.init.Uniform,
+}
+LOSSES = ("ce", "nll_loss")
+WITH_MOMENTUM = ("sgd", "nag", "signum", "dcasgd", "lbsgd")
+
+
+def add_fit_args(parser):
+    """Add the flags of every training script; names and defaults are those of MXNet's examples."""
+    devices.add_device_args(parser)
+    add_network_args(parser.add_argument_group("network"))
+    add_optimizer_args(parser.add_argument_group("optimizer"))
+    add_run_args(parser.add_argument_group("run"))
+
+
+def add_network_args(group):
+    group.add_argument("--network", choices=("mlp", "lenet", "resnet"), default="mlp")
+    group.add_argument("--num-layers", type=at_least(1), default=20, help="of a resnet: 6n+2")
+    group.add_argument("--dtype", choices=("float32", "float16", "float64"), default="float32")
+    group.add_argument("--initializer", choices=sorted(INITIALIZERS), default="default")
+    group.add_argument("--loss", choices=("", *LOSSES), default="", help="also show this loss")
+    group.add_argument(
+        "--top-k", type=at_least(0), default=0, help="also show the top-k accuracy; 0 does not"
+    )
+
+
+def add_optimizer_args(group):
+    group.add_argument("--optimizer", default="sgd")
+    group.add_argument("--lr", type=at_least(0, float), default=0.05)
+    group.add_argument("--lr-factor", type=at_least(0, float), default=0.1)
+    group.add_argument(
+        "--lr-step-epochs",
+        type=increasing,
+        default="10",
+        help="after these epochs, multiply the rate by --lr-factor",
+    )
+    group.add_argument("--mom", type=at_least(0, float), default=0.9)
+    group.add_argument("--wd", type=at_least(0, float), default=0.0001)
+
+
+def add_run_args(group):
+    group.add_argument("--kv-store", default="device")
+    group.add_argument("--num-epochs", type=at_least(1), default=20)
+    group.add_argument("--batch-size", type=at_least(1), default=64)
+    group.add_argument(
+        "--disp-batches", type=at_least(1), default=100, help="report every so many batches"
+    )
+    group.add_argument("--model-prefix", help="save after each epoch, in files of this prefix")
+    group.add_argument("--save-period", type=at_least(1), default=1, help="epochs between saves")
+    group.add_argument("--load-epoch", type=at_least(0), help="go on from this saved epoch")
+    group.add_argument(
+        "--monitor", type=at_least(0), default=0, help="show statistics every so many batches"
+    )
+    group.add_argument("--test-io", type=int, choices=(0, 1), default=0, help="only read the data")
+    group.add_argument("--seed", type=at_least(0), default=0, help="repeats a run")
+
+
+def fit(args, network, data_loader):
+    """Train, and return the accuracy on the validation data after the last epoch.
+
+    Parameters
+    ----------
+    args : argparse.Namespace
+        What `add_fit_args` and the data loader's flags made.
+    network : mxnet.symbol.Symbol
+    data_loader : callable
+        `data_loader(args, rank, num_workers)` gives the iterators to train and to validate with.
+    """
+    ctx = devices.chosen(args)
+    kvstore, rank, num_workers = make_kvstore(args)
+    train, validation = data_loader(args, rank, num_workers)
+    model = make_model(args, network, ctx, len(train))
+    start_at(train, model.begin_epoch)
+    model.fit(
+        train,
+        eval_data=validation,
+        eval_metric=metrics(args),
+        kvstore=kvstore,
+        monitor=mx.mon.Monitor(args.monitor) if args.monitor else None,
+        batch_end_callback=mxloop.callback.Speedometer(args.batch_size, args.disp_batches),
+        epoch_end_callback=checkpoints(args, rank),
+        seed=args.seed,
+    )
+    return model.history[-1]["val_accuracy"]
+
+
+def make_model(args, network, ctx, batches_per_epoch):
+    """Return the model, with the parameters of --load-epoch where that is given."""
+    arg_params, aux_params = saved_params(args)
+    return mxloop.FeedForward(
+        network,
+        ctx=ctx,
+        num_epoch=args.num_epochs,
+        optimizer=args.optimizer,
+        initializer=INITIALIZERS[args.initializer](),
+        arg_params=arg_params,
+        aux_params=aux_params,
+        begin_epoch=args.load_epoch or 0,
+        **optimizer_settings(args),
+        **schedule(args, batches_per_epoch),
+    )
+
+
+def saved_params(args):
+    if args.load_epoch is None:
+        return None, None
+    if args.model_prefix is None:
+        raise ArgumentError("--load-epoch needs --model-prefix, the prefix of the saved files")
+    return mxloop.load_checkpoint(args.model_prefix, args.load_epoch)[1:]
+
+
+def start_at(train, epoch):
+    """Let the order of the samples go on as well, as if training had never stopped."""
+    train.load_state_dict({**train.state_dict(), "epoch": epoch})
+
+
+def schedule(args, batches_per_epoch):
+    """Return the rate at the first epoch of this run, and what lowers it after later ones."""
+    begin = args.load_epoch or 0
+    ahead = [epoch for epoch in args.lr_step_epochs if epoch > begin]
+    passed = len(args.lr_step_epochs) - len(ahead)
+    settings = {"learning_rate": args.lr * args.lr_factor**passed}
+    if ahead:
+        settings["lr_scheduler"] = mx.lr_scheduler.MultiFactorScheduler(
+            step=[batches_per_epoch * (epoch - begin) for epoch in ahead],
+            factor=args.lr_factor,
+            base_lr=settings["learning_rate"],
+        )
+    return settings
+
+
+def optimizer_settings(args):
+    """Return what the optimizer takes besides the rate."""
+    settings = {"wd": args.wd}
+    if args.optimizer in WITH_MOMENTUM:
+        settings["momentum"] = args.mom
+    if args.dtype == "float16":
+        # Updates are too small for float16: keep a float32 copy of the weights.
+        settings["multi_precision"] = True
+    return settings
+
+
+def make_kvstore(args):
+    """Return the store, by name or as it is for several processes, this worker's rank and count."""
+    if "dist" not in args.kv_store:
+        return args.kv_store, 0, 1
+    kvstore, _ = mxloop.model.create_kvstore(args.kv_store, 1, {})
+    return kvstore, kvstore.rank, kvstore.num_workers
+
+
+def metrics(args):
+    """Return the metrics to show: accuracy first."""
+    found = mx.metric.CompositeEvalMetric(["acc"])
+    if args.top_k > 1:
+        found.add(mx.metric.create("top_k_accuracy", top_k=args.top_k))
+    if args.loss:
+        found.add(args.loss)
+    return found
+
+
+def checkpoints(args, rank):
+    """Return the callback that saves; several workers are equal, and the first one saves."""
+    if args.model_prefix is None or rank:
+        return None
+    return mx.callback.do_checkpoint(args.model_prefix, args.save_period)
+
+
+def test_io(args, data_loader):
+    """Read one epoch of the training data, report how fast, and return the exit code."""
+    train, _ = data_loader(args)
+    start, samples = time.time(), 0
+    for nbatch, batch in enumerate(train, start=1):
+        mx.nd.waitall()  # reading may be asynchronous: time what has arrived
+        samples += batch.data[0].shape[0] - (batch.pad or 0)
+        if nbatch % args.disp_batches == 0:
+            print(f"Batch [{nbatch}]\tSpeed: {samples / (time.time() - start):.0f} samples/s")
+    print(f"Read {samples} samples at {samples / (time.time() - start):.0f} samples/s")
+    return 0

@@ -1,0 +1,1153 @@
+"""The pieces of a training loop as functions, and `FeedForward`, which puts them together.
+
+One step is: load a batch, forward, backward, update, metric, callbacks. `run_epoch` reads as that
+sentence; a loop of one's own is the same calls, written by hand.
+"""
+
+import contextlib
+import copy
+import itertools
+import logging
+import random
+import time
+from types import SimpleNamespace
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from mxloop import distributed
+from mxloop import metric as metrics
+from mxloop import optimizer as optimizers
+from mxloop.callback import CallbackList, EpochLog, State, as_callbacks
+from mxloop.checkpoint import load_checkpoint, save_checkpoint
+from mxloop.compat import mx
+from mxloop.data import as_iterator
+from mxloop.errors import ArgumentError, ArgumentTypeError, DataError, StateError
+from mxloop.executor_manager import (
+    DataParallelExecutorManager,
+    as_descs,
+    check_params,
+    sum_arrays,
+)
+from mxloop.log import say
+from mxloop.validation import check_symbol, contexts, count, did_you_mean, names, one_line, shown
+
+logger = logging.getLogger(__name__)
+
+Params = Dict[str, mx.nd.NDArray]
+Arrays = Sequence[Sequence[Optional[mx.nd.NDArray]]]
+
+KVSTORES = (
+    "local",
+    "local_update_cpu",
+    "local_allreduce_cpu",
+    "local_allreduce_device",
+    "device",
+    "nccl",
+    "dist_sync",
+    "dist_device_sync",
+    "dist_sync_device",
+    "dist_async",
+    "dist_async_device",
+    "dist",
+)
+LARGE_PARAMETER = 1 << 24
+
+# --- Setting up ---------------------------------------------------------------------------------
+
+
+def create_kvstore(kvstore: Any, num_device: int, arg_params: Params) -> Tuple[Optional[Any], bool]:
+    """Choose the store that adds up gradients, and where parameters are updated.
+
+    Parameters
+    ----------
+    kvstore : None, str or KVStore
+        A name among 'local', 'device', 'nccl', 'dist_sync', 'dist_async' and their variants, or one
+        registered with `mx.kvstore.KVStoreBase`.
+    num_device : int
+    arg_params : dict of str to NDArray
+
+    Returns
+    -------
+    kvstore : KVStore or None
+        None where one device works alone.
+    update_on_kvstore : bool
+        Whether the store updates the parameters; not so for 'local' with a parameter of more than
+        16M elements, for a store without optimizers, and where MXNET_UPDATE_ON_KVSTORE=0.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, StateError
+        If the name is not known, or a 'dist' store lacks its environment.
+    """
+    if kvstore is None:
+        return None, False
+    if isinstance(kvstore, str):
+        _check_kvstore_name(kvstore)
+        if num_device == 1 and "dist" not in kvstore:
+            return None, False
+        with one_line(f"create the kvstore {kvstore!r}"):
+            store = mx.kv.create(kvstore)
+    elif isinstance(kvstore, mx.kvstore.KVStoreBase):
+        store = kvstore
+    else:
+        raise ArgumentTypeError(
+            f"kvstore is {shown(repr(kvstore))}; pass None, a name, as 'local' or 'device', or a KVStore"
+        )
+    on_store = mx.util.getenv("MXNET_UPDATE_ON_KVSTORE") != "0"
+    if kvstore == "local":
+        on_store = on_store and all(p.size <= LARGE_PARAMETER for p in arg_params.values())
+    return store, on_store and store.is_capable(mx.kvstore.KVStoreBase.OPTIMIZER)
+
+
+def _check_kvstore_name(name):
+    known = {*KVSTORES, *mx.kvstore.KVStoreBase.kv_registry}
+    if name not in known:
+        raise ArgumentError(f"{shown(repr(name))} is no kvstore; {did_you_mean(name, known)}")
+    if name.startswith("dist"):
+        distributed.check_environment(name)
+
+
+def init_params(
+    symbol: mx.sym.Symbol,
+    inputs: Any,
+    initializer: Callable,
+    arg_params: Optional[Params] = None,
+    aux_params: Optional[Params] = None,
+    allow_extra_params: bool = False,
+) -> Tuple[Params, Params]:
+    """Make a network's parameters and auxiliary states: given ones copied, the rest initialised.
+
+    Parameters
+    ----------
+    symbol : Symbol
+    inputs : list of DataDesc or (name, shape), or dict of name to shape
+        All data and labels.
+    initializer : callable(InitDesc, NDArray)
+        As those of `mx.init`; what a variable's own ``init=`` says comes first.
+    arg_params, aux_params : dict of str to NDArray, optional
+    allow_extra_params : bool
+        Whether unknown names among the given ones are left out without an error.
+
+    Returns
+    -------
+    arg_params, aux_params : dict of str to NDArray
+        New arrays on the CPU.
+
+    Raises
+    ------
+    DataError
+        If a given array has an unknown name or another shape, or shapes cannot be inferred.
+    """
+    shapes, aux_shapes = _infer(symbol, _input_descs(inputs))
+    attrs = symbol.attr_dict()
+    made = []
+    for wanted, given in ((shapes, arg_params), (aux_shapes, aux_params)):
+        given = given or {}
+        check_params(wanted, given, allow_missing=True, allow_extra=allow_extra_params)
+        made.append(
+            {
+                name: _parameter(name, array, given.get(name), initializer, attrs)
+                for name, array in wanted.items()
+            }
+        )
+    _say_initialised(made, arg_params, aux_params)
+    return made[0], made[1]
+
+
+def _say_initialised(made, arg_params, aux_params):
+    if arg_params or aux_params:
+        new = [
+            n for n in [*made[0], *made[1]] if n not in {**(arg_params or {}), **(aux_params or {})}
+        ]
+        if new:
+            say(logger, f"initialised {names(new, 200)}; the other parameters are the given ones")
+
+
+def _input_descs(inputs):
+    return as_descs(inputs.items() if isinstance(inputs, dict) else inputs)
+
+
+def _infer(symbol, descs):
+    """Name -> (array on the CPU,) for each parameter and auxiliary state, not filled yet."""
+    with one_line("infer the shapes of the network"):
+        arg_shapes, _, aux_shapes = symbol.infer_shape(
+            **{d.name: d.shape for d in _known(symbol, descs)}
+        )
+        arg_types, _, aux_types = symbol.infer_type(
+            **{d.name: d.dtype for d in _known(symbol, descs)}
+        )
+    if arg_shapes is None:
+        raise DataError(
+            f"the shapes of {names([d.name for d in descs])} do not determine those of the network; "
+            "give the shapes of all inputs"
+        )
+    fed = {d.name for d in descs}
+    arrays = [
+        {
+            name: (mx.nd.zeros(shape, mx.cpu(), dtype),)
+            for name, shape, dtype in zip(wanted, shapes, types)
+            if name not in fed and not name.endswith("label")
+        }
+        for wanted, shapes, types in (
+            (symbol.list_arguments(), arg_shapes, arg_types),
+            (symbol.list_auxiliary_states(), aux_shapes, aux_types),
+        )
+    ]
+    return arrays[0], arrays[1]
+
+
+def _known(symbol, descs):
+    arguments = set(symbol.list_arguments())
+    return [desc for desc in descs if desc.name in arguments]
+
+
+def _parameter(name, arrays, given, initializer, attrs):
+    (array,) = arrays
+    if given is not None:
+        given.copyto(array)
+    else:
+        initializer(mx.init.InitDesc(name, attrs.get(name)), array)
+    return array
+
+
+def initialize_kvstore(
+    kvstore: Any,
+    param_arrays: Arrays,
+    arg_params: Params,
+    param_names: Sequence[str],
+    update_on_kvstore: bool,
+) -> None:
+    """Put the parameters into a store, and the store's (rank 0's) onto all devices.
+
+    Parameters
+    ----------
+    kvstore : KVStore
+    param_arrays : list of list of NDArray
+        By parameter, then by device.
+    arg_params : dict of str to NDArray
+    param_names : list of str
+        The keys, in the order of `param_arrays`.
+    update_on_kvstore : bool
+        As `create_kvstore` said; a 'dist' store wants ``set_optimizer`` before this.
+    """
+    for name, on_devices in zip(param_names, param_arrays):
+        with one_line(f"put {name!r} into the kvstore"):
+            kvstore.broadcast(name, arg_params[name], out=list(on_devices))
+
+
+# --- Updating -----------------------------------------------------------------------------------
+
+
+def update_params_on_kvstore(
+    param_arrays: Arrays, grad_arrays: Arrays, kvstore: Any, param_names: Sequence[str]
+) -> None:
+    """Send gradients to the store, which updates its parameters, and fetch those; asynchronous.
+
+    Parameters
+    ----------
+    param_arrays, grad_arrays : list of list of NDArray
+        By parameter, then by device; parameters without gradient (None) stay as they are.
+    kvstore : KVStore
+        With an optimizer set.
+    param_names : list of str
+    """
+    for index, (params, grads) in enumerate(zip(param_arrays, grad_arrays)):
+        if grads[0] is not None:
+            # The front layers' parameters are needed first.
+            kvstore.pushpull(param_names[index], list(grads), out=list(params), priority=-index)
+
+
+def update_params(
+    param_arrays: Arrays,
+    grad_arrays: Arrays,
+    updater: Callable,
+    num_device: int,
+    kvstore: Optional[Any] = None,
+    param_names: Optional[Sequence[str]] = None,
+) -> None:
+    """Add up the devices' gradients, then update every device's parameters; asynchronous.
+
+    Each device makes the same update of the same sum, so replicas stay equal, with a store or
+    without. Afterwards `grad_arrays` hold the sums.
+
+    Parameters
+    ----------
+    param_arrays, grad_arrays : list of list of NDArray
+        By parameter, then by device; parameters without gradient (None) stay as they are.
+    updater : callable(index, grad, weight)
+        Called with index ``parameter * num_device + device``, as `mx.optimizer.get_updater` makes.
+    num_device : int
+    kvstore : KVStore, optional
+        Adds up the gradients; one of several processes adds up theirs as well.
+    param_names : list of str, optional
+        Keys in the store.
+    """
+    for index, (params, grads) in enumerate(zip(param_arrays, grad_arrays)):
+        if grads[0] is None:
+            continue
+        if kvstore is not None:
+            kvstore.pushpull(param_names[index], list(grads), out=list(grads), priority=-index)
+        elif num_device > 1:
+            _sum_on_all(grads)
+        for k, (param, grad) in enumerate(zip(params, grads)):
+            updater(index * num_device + k, grad, param)
+
+
+def _sum_on_all(grads):
+    total = mx.nd.empty(grads[0].shape, grads[0].context, grads[0].dtype)
+    sum_arrays(grads, total)
+    for grad in grads:
+        total.copyto(grad)
+
+
+class Update:
+    """One step of the parameters, from the gradients of the manager's present batch.
+
+    Unless the caller gave `rescale_grad`, a step is the mean over the batch's real samples.
+
+    Parameters
+    ----------
+    manager : DataParallelExecutorManager
+    optimizer : Optimizer
+    kvstore : KVStore or None
+    update_on_kvstore : bool
+    mean : bool
+        Whether each step sets `rescale_grad` to 1 / samples.
+
+    Attributes
+    ----------
+    total : int or None
+        Samples of the present step, where they are not the manager's alone.
+    """
+
+    def __init__(
+        self,
+        manager: DataParallelExecutorManager,
+        optimizer: mx.optimizer.Optimizer,
+        kvstore: Optional[Any] = None,
+        update_on_kvstore: bool = False,
+        mean: bool = True,
+    ):
+        self._manager = manager
+        self._optimizer = optimizer
+        self._kvstore = kvstore
+        self._on_kvstore = update_on_kvstore
+        self._mean = mean
+        self.total: Optional[int] = None
+        num_replica = 1 if update_on_kvstore else len(manager.ctx)
+        optimizers.name_parameters(optimizer, manager.symbol, manager.param_names, num_replica)
+        self._keys = optimizers.keys_of(manager.param_names, num_replica, update_on_kvstore)
+        self._served = update_on_kvstore and str(kvstore.type).startswith("dist")
+        if self._served and mean:
+            optimizer.rescale_grad = 1.0 / manager.num_samples
+        if update_on_kvstore:
+            kvstore.set_optimizer(optimizer)
+            self._updater = None if self._served else kvstore._updater
+        else:
+            self._updater = mx.optimizer.get_updater(optimizer)
+        self._planned = manager.num_samples
+
+    def __call__(self) -> None:
+        """Make the step; asynchronous."""
+        if self._mean:
+            self._rescale(self._manager.num_samples if self.total is None else self.total)
+        manager = self._manager
+        if self._on_kvstore:
+            update_params_on_kvstore(
+                manager.param_arrays, manager.grad_arrays, self._kvstore, manager.param_names
+            )
+        else:
+            update_params(
+                manager.param_arrays,
+                manager.grad_arrays,
+                self._updater,
+                len(manager.ctx),
+                self._kvstore,
+                manager.param_names,
+            )
+
+    def _rescale(self, samples):
+        if not self._served:
+            self._optimizer.rescale_grad = 1.0 / samples
+        elif samples != self._planned:
+            # The server has its own copy of the optimizer: a shorter batch is scaled up here.
+            self._scale_grads(self._planned / samples)
+
+    def _scale_grads(self, factor):
+        for grads in self._manager.grad_arrays:
+            for grad in grads:
+                if grad is not None:
+                    grad *= factor
+
+    def with_zeros(self) -> None:
+        """Make the step of a worker that has no more samples of its own."""
+        self._scale_grads(0)
+        self()
+
+    def states(self) -> optimizers.States:
+        """The optimizer's states by parameter name; none where a server keeps them."""
+        return optimizers.get_states(self._updater, self._keys) if self._updater else {}
+
+    def load_states(self, states: optimizers.States) -> None:
+        """Go on with states that `states` gave, on whatever devices."""
+        if self._updater:
+            optimizers.set_states(self._updater, self._keys, states, self._manager.ctx)
+
+
+# --- The loop -----------------------------------------------------------------------------------
+
+
+def run_epoch(
+    manager: DataParallelExecutorManager,
+    batches: Iterable,
+    meter: metrics.Meter,
+    state: State,
+    before_batch: Callable[[], None],
+    after_batch: Callable[[], None],
+    update: Optional[Callable[[], None]] = None,
+) -> None:
+    """Run all batches: a training epoch with `update`, an evaluation without."""
+    meter.reset()
+    state.metric, state.shown_metric = meter.metric, meter.shown
+    state.samples = state.nbatch = 0
+    for batch in batches:
+        state.data_batch = batch
+        before_batch()
+        manager.load_data_batch(batch)
+        manager.forward(is_train=update is not None)
+        if update is not None:
+            manager.backward()
+            update()
+        meter.update(manager, batch.label)
+        state.nbatch += 1
+        state.samples += manager.num_samples
+        after_batch()
+        if state.stop:
+            break
+
+
+def train(
+    manager: DataParallelExecutorManager,
+    update: Callable[[], None],
+    train_data: Any,
+    num_epoch: int,
+    eval_data: Any = None,
+    eval_metric: Any = "acc",
+    begin_epoch: int = 0,
+    epoch_size: Optional[int] = None,
+    callbacks: Sequence[Any] = (),
+    monitor: Optional[mx.monitor.Monitor] = None,
+    state: Optional[State] = None,
+    kvstore: Optional[Any] = None,
+) -> State:
+    """Train from `begin_epoch` up to `num_epoch`: epochs, evaluations, callbacks.
+
+    Parameters
+    ----------
+    manager : DataParallelExecutorManager
+        With its parameters set.
+    update : callable()
+        Makes one step of the parameters, as an `Update` does.
+    train_data, eval_data : DataIter
+    num_epoch, begin_epoch : int
+    eval_metric : str, callable, EvalMetric or list
+        An object holds the last training epoch's value afterwards.
+    epoch_size : int, optional
+        Batches in an epoch; the data are wrapped around, or continued in the next epoch. By default
+        an epoch is one pass.
+    callbacks : list of Callback
+        As `mxloop.callback.as_callbacks` makes them.
+    monitor : Monitor, optional
+    state : State, optional
+        To be filled while training; a new one by default.
+    kvstore : KVStore, optional
+        One of several workers ('dist_sync') keeps them in step.
+
+    Returns
+    -------
+    State
+        Its `history` has an entry an epoch: `epoch`, `train_<metric>`, `val_<metric>`,
+        `samples_per_second`, `seconds`.
+
+    Raises
+    ------
+    DataError
+        If an epoch has no batches, or labels are missing.
+    """
+    state = state or State(manager, begin_epoch, num_epoch)
+    tell = CallbackList([*callbacks, *([_Monitoring(monitor)] if monitor else [])])
+    if monitor:
+        manager.install_monitor(monitor)
+    manager.check_labels()
+    apart = any(callback.resets_metric for callback in tell.callbacks)
+    meter = metrics.Meter(metrics.create(eval_metric), apart)
+    eval_meter = metrics.Meter(copy.deepcopy(meter.metric), apart)
+    stream = _Epochs(train_data, epoch_size)
+    if distributed.is_synchronous(kvstore):
+        stream = _InStep(stream, train_data, distributed.Workers(kvstore), update)
+    try:
+        tell("on_train_begin", state)
+        for epoch in range(begin_epoch, num_epoch):
+            state.epoch = epoch
+            _train_epoch(manager, stream, meter, state, tell, update)
+            if eval_data is not None:
+                _evaluate(manager, eval_data, eval_meter, state, tell)
+            manager.copy_to(state.arg_params, state.aux_params)
+            tell("on_epoch_end", state)
+            if state.stop:
+                break
+        tell("on_train_end", state)
+    except BaseException as error:
+        tell("on_exception", state, error)
+        raise
+    return state
+
+
+def _train_epoch(manager, stream, meter, state, tell, update):
+    tell("on_epoch_begin", state)
+    tic = time.perf_counter()
+    run_epoch(
+        manager,
+        stream.epoch(),
+        meter,
+        state,
+        lambda: tell("on_batch_begin", state),
+        lambda: tell("on_batch_end", state),
+        update,
+    )
+    if not state.nbatch:
+        raise DataError(
+            f"epoch {state.epoch} has no batches: the iterator gave none after reset(); it must be "
+            "able to start over, and have at least one batch"
+        )
+    mx.nd.waitall()  # the time of an epoch is that of its work, not of its queueing
+    seconds = time.perf_counter() - tic
+    row = {"epoch": state.epoch, "seconds": seconds, "samples_per_second": state.samples / seconds}
+    row.update((f"train_{name}", value) for name, value in meter.metric.get_name_value())
+    state.history.append(row)
+
+
+def _evaluate(manager, eval_data, meter, state, tell):
+    eval_data.reset()
+    told = lambda: tell("on_eval_batch_end", state)  # noqa: E731
+    run_epoch(manager, eval_data, meter, state, lambda: None, told)
+    if not state.nbatch:
+        raise DataError("eval_data gave no batch after reset(); it must have at least one")
+    values = meter.metric.get_name_value()
+    state.history[-1].update((f"val_{name}", value) for name, value in values)
+    tell("on_eval_end", state)
+
+
+class _Monitoring:
+    """A Monitor, told when batches begin and end."""
+
+    resets_metric = False
+
+    def __init__(self, monitor):
+        self._monitor = monitor
+
+    def __getattr__(self, event):
+        return lambda *_: None
+
+    def on_batch_begin(self, state):
+        self._monitor.tic()
+
+    def on_batch_end(self, state):
+        self._monitor.toc_print()
+
+
+class _Epochs:
+    """An iterator's batches, cut into epochs."""
+
+    def __init__(self, data, epoch_size):
+        self._data = data
+        self._size = None if epoch_size is None else count("epoch_size", epoch_size)
+        data.reset()
+        self._pass = iter(data)
+
+    def epoch(self):
+        """Yield one epoch's batches."""
+        return (
+            self._one_pass()
+            if self._size is None
+            else itertools.islice(self._endless(), self._size)
+        )
+
+    def _one_pass(self):
+        self._data.reset()
+        return iter(self._data)
+
+    def _endless(self):
+        while True:
+            batch = next(self._pass, None)
+            if batch is None:
+                batch = self._first_after_reset()
+            yield batch
+
+    def _first_after_reset(self):
+        self._pass = self._one_pass()
+        batch = next(self._pass, None)
+        if batch is None:
+            raise DataError("the iterator gave no batch after reset(); it must have at least one")
+        return batch
+
+
+class _InStep:
+    """Epochs of one of several workers."""
+
+    def __init__(self, stream, data, workers, update):
+        self._stream, self._workers, self._update = stream, workers, update
+        self._descs = as_descs(data.provide_data)
+
+    def epoch(self):
+        batches = self._stream.epoch()
+        return distributed.in_step(batches, self._descs, self._workers, self._update)
+
+
+# --- FeedForward --------------------------------------------------------------------------------
+
+
+class FeedForward:
+    """A network with its parameters: trains, predicts, scores, saves and loads.
+
+    Parameters
+    ----------
+    symbol : Symbol or callable
+        The network, ending in a loss; or bucket key -> Symbol.
+    ctx : Context or list of Context, optional
+        Devices that share each batch; numbers do not depend on how many.
+    num_epoch : int, optional
+        Where `fit` ends.
+    epoch_size : int, optional
+        Batches in an epoch; by default one pass over the data.
+    optimizer : str or Optimizer
+    initializer : callable
+        For parameters that are not given.
+    numpy_batch_size : int
+        Samples in a batch where arrays are passed.
+    arg_params, aux_params : dict of str to NDArray, optional
+        Parameters to begin with; the rest is initialised.
+    allow_extra_params : bool
+        Whether unknown names among those are left out without an error.
+    begin_epoch : int
+        Where `fit` begins to count.
+    **optimizer_kwargs
+        For an optimizer by name, as `learning_rate`, `momentum`, `wd`. `rescale_grad` makes a step
+        the sum over the samples times that, instead of their mean.
+
+    Attributes
+    ----------
+    arg_params, aux_params : dict of str to NDArray or None
+    history : list of dict
+        One an epoch: `epoch`, `train_<metric>`, `val_<metric>`, `samples_per_second`, `seconds`.
+    """
+
+    def __init__(
+        self,
+        symbol: Any,
+        ctx: Any = None,
+        num_epoch: Optional[int] = None,
+        epoch_size: Optional[int] = None,
+        optimizer: Any = "sgd",
+        initializer: Callable = mx.init.Uniform(0.01),  # noqa: B008
+        numpy_batch_size: int = 128,
+        arg_params: Optional[Params] = None,
+        aux_params: Optional[Params] = None,
+        allow_extra_params: bool = False,
+        begin_epoch: int = 0,
+        **optimizer_kwargs: Any,
+    ):
+        own = {name: value for name, value in locals().items() if name in self._own_names()}
+        self._set(own, optimizer_kwargs)
+
+    # Settings
+
+    _OWN = (
+        "symbol ctx num_epoch epoch_size optimizer initializer numpy_batch_size arg_params "
+        "aux_params allow_extra_params begin_epoch"
+    )
+
+    @classmethod
+    def _own_names(cls):
+        return cls._OWN.split()
+
+    def _set(self, own, keywords):
+        if not callable(own["symbol"]) or isinstance(own["symbol"], mx.sym.Symbol):
+            check_symbol(own["symbol"])
+        contexts(own["ctx"])
+        optimizers.check(own["optimizer"], keywords)
+        for name in ("numpy_batch_size", "num_epoch", "epoch_size"):
+            if own[name] is not None:
+                count(name, own[name])
+        count("begin_epoch", own["begin_epoch"], least=0)
+        self._settings = dict(own)
+        self.kwargs = dict(keywords)
+        for name, value in own.items():
+            setattr(self, name, value)
+        self._forget()
+
+    def _forget(self):
+        self.history: List[dict] = []
+        self._epoch = self.begin_epoch
+        self._seed: Optional[int] = None
+        self._optimizer = None
+        self._states: optimizers.States = {}
+
+    def get_params(self, deep: bool = True) -> Dict[str, Any]:
+        """Return the constructor's arguments, optimizer keywords included; never trained values."""
+        return {**self._settings, **self.kwargs}
+
+    def set_params(self, **params: Any) -> "FeedForward":
+        """Set the constructor's arguments anew; what was trained stays unless it is given."""
+        own = {**self._settings, **{n: v for n, v in params.items() if n in self._settings}}
+        keywords = {**self.kwargs, **{n: v for n, v in params.items() if n not in self._settings}}
+        trained = {n: getattr(self, n) for n in ("arg_params", "aux_params") if n not in params}
+        past = {
+            n: getattr(self, n) for n in ("history", "_epoch", "_seed", "_optimizer", "_states")
+        }
+        self._set(own, keywords)
+        self.__dict__.update({**trained, **past})
+        return self
+
+    @property
+    def _sym_gen(self):
+        return None if isinstance(self.symbol, mx.sym.Symbol) else self.symbol
+
+    def _network(self, data=None):
+        """The symbol; of a generator, the one for the data's default bucket."""
+        if self._sym_gen is None:
+            return self.symbol
+        made = self._sym_gen(getattr(data, "default_bucket_key", None))
+        return made[0] if isinstance(made, (list, tuple)) else made
+
+    # Training
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        eval_data: Any = None,
+        eval_metric: Any = "acc",
+        epoch_end_callback: Any = None,
+        batch_end_callback: Any = None,
+        kvstore: Any = "local",
+        logger: Optional[logging.Logger] = None,
+        work_load_list: Optional[Sequence[float]] = None,
+        monitor: Optional[mx.monitor.Monitor] = None,
+        eval_end_callback: Any = None,
+        eval_batch_end_callback: Any = None,
+        num_epoch: Optional[int] = None,
+        callbacks: Any = None,
+        seed: Optional[int] = None,
+    ) -> "FeedForward":
+        """Train from `begin_epoch` to the constructor's `num_epoch`, or `num_epoch` epochs further.
+
+        Whatever ends the training, the parameters learned so far are in the model.
+
+        Parameters
+        ----------
+        X : DataIter, array or dict of str to array
+            Arrays of shape (samples, ...) are shuffled every epoch and trained on in batches of
+            `numpy_batch_size`.
+        y : array, optional
+            Labels for arrays.
+        eval_data : DataIter or (X, y), optional
+            Evaluated after every epoch.
+        eval_metric : str, callable, EvalMetric or list
+        epoch_end_callback, batch_end_callback, eval_end_callback, eval_batch_end_callback
+            MXNet's callables: one, a list or a tuple.
+        kvstore : None, str or KVStore
+        logger : Logger, optional
+            Takes the lines about epochs.
+        work_load_list : list of float, optional
+            Each device's share of a batch.
+        monitor : Monitor, optional
+        num_epoch : int, optional
+            Train so many epochs further, with the optimizer's state kept.
+        callbacks : Callback or list of Callback, optional
+        seed : int, optional
+            Makes initialisation, order of the samples and random operators repeatable.
+
+        Returns
+        -------
+        FeedForward
+            The model itself.
+
+        Raises
+        ------
+        MXLoopError
+            One line, if arguments, data and network do not go together.
+        """
+        begin, end = self._span(num_epoch)
+        data = self._as_training_data(X, y, seed, begin)
+        eval_data = self._as_eval_data(eval_data)
+        metric = metrics.create(eval_metric)
+        told = as_callbacks(
+            callbacks,
+            batch_end_callback,
+            epoch_end_callback,
+            eval_end_callback,
+            eval_batch_end_callback,
+        )
+        symbol = self._network(data)
+        manager = DataParallelExecutorManager(
+            symbol, self.ctx, data, work_load_list=work_load_list, sym_gen=self._sym_gen
+        )
+        manager.check_labels()
+        inputs = [*as_descs(data.provide_data), *as_descs(data.provide_label)]
+        with _seeded(seed):
+            self.arg_params, self.aux_params = init_params(
+                symbol,
+                inputs,
+                self.initializer,
+                self.arg_params,
+                self.aux_params,
+                self.allow_extra_params,
+            )
+        manager.set_params(self.arg_params, self.aux_params)
+        store, on_store = create_kvstore(kvstore, len(manager.ctx), self.arg_params)
+        # Workers in step add up gradients on the servers and update by themselves: the states stay
+        # here, can be saved, and the scale of each step can follow the samples in it.
+        on_store = on_store and not distributed.is_synchronous(store)
+        state = State(manager, begin, end)
+        state.arg_params, state.aux_params = self.arg_params, self.aux_params
+        state.history = self.history
+        with self._updating(manager, store, on_store, fresh=num_epoch is None) as update:
+            state.optimizer = self._optimizer
+            if store is not None:
+                _fill_kvstore(store, manager, self.arg_params, on_store)
+            try:
+                train(
+                    manager,
+                    update,
+                    data,
+                    end,
+                    eval_data,
+                    metric,
+                    begin,
+                    self.epoch_size,
+                    [*told, EpochLog(logger)],
+                    monitor,
+                    state,
+                    store,
+                )
+                self._epoch = state.epoch + 1
+            finally:
+                manager.copy_to(self.arg_params, self.aux_params)
+        return self
+
+    def _span(self, num_epoch):
+        """First epoch, and the one after the last; a new start forgets the epochs before."""
+        if num_epoch is not None:
+            return self._epoch, self._epoch + count("num_epoch", num_epoch)
+        if self.num_epoch is None:
+            raise ArgumentError("num_epoch is not set; pass it to the constructor or to fit")
+        if self.begin_epoch >= self.num_epoch:
+            raise ArgumentError(
+                f"begin_epoch={self.begin_epoch} leaves nothing to do up to num_epoch="
+                f"{self.num_epoch}; raise num_epoch, or fit(num_epoch=n) for n epochs more"
+            )
+        self._forget()
+        return self.begin_epoch, self.num_epoch
+
+    @contextlib.contextmanager
+    def _updating(self, manager, kvstore, on_kvstore, fresh):
+        """The update for one fit, with the states of the fit before unless it starts afresh."""
+        if fresh or self._optimizer is None:
+            self._optimizer, self._states = optimizers.create(self.optimizer, self.kwargs), {}
+        optimizer = self._optimizer
+        given = optimizer.rescale_grad
+        mean = "rescale_grad" not in self.kwargs and given == 1.0
+        try:
+            update = Update(manager, optimizer, kvstore, on_kvstore, mean)
+            update.load_states(self._states)
+            yield update
+            self._states = update.states()
+        finally:
+            optimizer.rescale_grad = given
+
+    # Data
+
+    def _as_training_data(self, X, y, seed, begin):
+        if seed is not None:
+            self._seed = seed
+        if _is_array(X) and y is None and _labels_of(self._network()):
+            raise DataError(
+                f"y is missing: the network wants {names(_labels_of(self._network()))}; pass labels, "
+                "one a sample"
+            )
+        data = self._as_data(X, y, shuffle=True, seed=self._seed)
+        if _is_array(X):
+            self._seed = data.seed
+            data.load_state_dict({**data.state_dict(), "epoch": begin, "position": 0})
+        return data
+
+    def _as_eval_data(self, eval_data):
+        if eval_data is None or not isinstance(eval_data, (tuple, list)):
+            return None if eval_data is None else self._as_data(eval_data)
+        if len(eval_data) != 2:
+            raise ArgumentError(
+                f"eval_data has {len(eval_data)} parts; pass an iterator, or the pair (X, y)"
+            )
+        return self._as_data(*eval_data)
+
+    def _as_data(self, X, y=None, shuffle=False, seed=None):
+        if not _is_array(X):
+            return as_iterator(X, y)
+        labels = _labels_of(self._network())
+        return as_iterator(
+            X,
+            y,
+            batch_size=max(1, min(self.numpy_batch_size, _num_rows(X))),
+            shuffle=shuffle,
+            seed=seed,
+            data_name=self._data_name(X),
+            label_name=labels[0] if len(labels) == 1 else "softmax_label",
+        )
+
+    def _data_name(self, X):
+        arguments = self._network().list_arguments()
+        if not isinstance(X, dict) and "data" not in arguments:
+            raise DataError(
+                f"the network has no input 'data' for an array; its arguments are {names(arguments)}: "
+                "pass a dict of name to array"
+            )
+        return "data"
+
+    # Using what was learned
+
+    def predict(
+        self,
+        X: Any,
+        num_batch: Optional[int] = None,
+        return_data: bool = False,
+        reset: bool = True,
+    ) -> Any:
+        """Compute the outputs for all samples, on all devices.
+
+        Parameters
+        ----------
+        X : DataIter, array or dict of str to array
+        num_batch : int, optional
+            Batches to take; all by default.
+        return_data : bool
+            Whether to return the data and labels as well.
+        reset : bool
+            Whether an iterator starts over before.
+
+        Returns
+        -------
+        ndarray, or list of ndarray for several outputs
+            One row a sample, in order. With `return_data` the triple (outputs, data, label).
+        """
+        data = self._as_data(X)
+        manager = self._predictor(data)
+        parts: List[List[np.ndarray]] = []
+        for batch in _some_batches(data, num_batch, reset):
+            manager.load_data_batch(batch)
+            manager.forward(is_train=False)
+            row = [[out.asnumpy() for out in manager.get_outputs()]]
+            if return_data:
+                row += [_real(arrays, manager.num_samples) for arrays in (batch.data, batch.label)]
+            parts.append(row)
+        joined = [_concatenated(column) for column in zip(*parts)]
+        return tuple(joined) if return_data else joined[0]
+
+    def score(
+        self,
+        X: Any,
+        y: Any = None,
+        eval_metric: Any = "acc",
+        num_batch: Optional[int] = None,
+        batch_end_callback: Any = None,
+        reset: bool = True,
+    ) -> Any:
+        """Evaluate on all devices; every real sample counts once.
+
+        Parameters
+        ----------
+        X : DataIter, array or dict of str to array
+        y : array, optional
+            Labels for arrays. A name, function or EvalMetric here is the metric, as in MXNet.
+        eval_metric : str, callable, EvalMetric or list
+        num_batch, reset
+            As for `predict`.
+        batch_end_callback : callable or list, optional
+            Called with a BatchEndParam after each batch.
+
+        Returns
+        -------
+        float, or list of float for several metrics
+        """
+        if y is not None and metrics.is_metric(y):
+            y, eval_metric = None, y
+        if _is_array(X) and y is None:
+            raise DataError("y is missing: pass the labels of the array, as score(X, y)")
+        data = self._as_data(X, y)
+        manager = self._predictor(data)
+        callbacks = as_callbacks(eval_batch_end_callback=batch_end_callback)
+        meter = metrics.Meter(metrics.create(eval_metric), bool(callbacks))
+        tell, state = CallbackList(callbacks), State(manager, 0, 0)
+        batches = _some_batches(data, num_batch, reset)
+        told = lambda: tell("on_eval_batch_end", state)  # noqa: E731
+        run_epoch(manager, batches, meter, state, lambda: None, told)
+        return meter.metric.get()[1]
+
+    def _predictor(self, data):
+        if self.arg_params is None:
+            raise StateError("the model has no parameters yet; fit it, load it, or pass arg_params")
+        symbol = self._network(data)
+        known = set(symbol.list_arguments())
+        described = SimpleNamespace(
+            provide_data=data.provide_data,
+            provide_label=[d for d in as_descs(data.provide_label) if d.name in known],
+            default_bucket_key=getattr(data, "default_bucket_key", None),
+        )
+        manager = DataParallelExecutorManager(
+            symbol, self.ctx, described, sym_gen=self._sym_gen, grad_req="null"
+        )
+        extra = self.allow_extra_params
+        manager.set_params(self.arg_params, self.aux_params or {}, allow_extra_params=extra)
+        return manager
+
+    # Files
+
+    def save(self, prefix: Any, epoch: Optional[int] = None) -> None:
+        """Write ``prefix-symbol.json`` and ``prefix-0001.params`` (for epoch 1), as MXNet does.
+
+        Parameters
+        ----------
+        prefix : str or path-like
+        epoch : int, optional
+            By default the constructor's `num_epoch`, or the epochs done where it is None.
+        """
+        if self.arg_params is None:
+            raise StateError("the model has no parameters to save yet; fit it or load it first")
+        if epoch is None:
+            epoch = self._epoch if self.num_epoch is None else self.num_epoch
+        save_checkpoint(prefix, epoch, self._network(), self.arg_params, self.aux_params or {})
+
+    @staticmethod
+    def load(prefix: Any, epoch: int, ctx: Any = None, **kwargs: Any) -> "FeedForward":
+        """Read a model that `save`, `save_checkpoint` or MXNet wrote.
+
+        Parameters
+        ----------
+        prefix : str or path-like
+        epoch : int
+        ctx : Context or list of Context, optional
+        **kwargs
+            For the constructor; `begin_epoch` is `epoch` by default.
+        """
+        symbol, arg_params, aux_params = load_checkpoint(prefix, epoch)
+        kwargs.setdefault("begin_epoch", epoch)
+        return FeedForward(symbol, ctx=ctx, arg_params=arg_params, aux_params=aux_params, **kwargs)
+
+    @staticmethod
+    def create(
+        symbol: Any,
+        X: Any,
+        y: Any = None,
+        ctx: Any = None,
+        num_epoch: Optional[int] = None,
+        epoch_size: Optional[int] = None,
+        optimizer: Any = "sgd",
+        initializer: Callable = mx.init.Uniform(0.01),  # noqa: B008
+        eval_data: Any = None,
+        eval_metric: Any = "acc",
+        epoch_end_callback: Any = None,
+        batch_end_callback: Any = None,
+        kvstore: Any = "local",
+        logger: Optional[logging.Logger] = None,
+        work_load_list: Optional[Sequence[float]] = None,
+        eval_end_callback: Any = None,
+        eval_batch_end_callback: Any = None,
+        **kwargs: Any,
+    ) -> "FeedForward":
+        """Make a model and fit it: the constructor's and `fit`'s arguments in one call."""
+        model = FeedForward(
+            symbol,
+            ctx=ctx,
+            num_epoch=num_epoch,
+            epoch_size=epoch_size,
+            optimizer=optimizer,
+            initializer=initializer,
+            **kwargs,
+        )
+        return model.fit(
+            X,
+            y,
+            eval_data=eval_data,
+            eval_metric=eval_metric,
+            epoch_end_callback=epoch_end_callback,
+            batch_end_callback=batch_end_callback,
+            kvstore=kvstore,
+            logger=logger,
+            work_load_list=work_load_list,
+            eval_end_callback=eval_end_callback,
+            eval_batch_end_callback=eval_batch_end_callback,
+        )
+
+
+def _fill_kvstore(store, manager, arg_params, on_store):
+    """`initialize_kvstore`, also for a store that an earlier fit has filled."""
+    try:
+        initialize_kvstore(store, manager.param_arrays, arg_params, manager.param_names, on_store)
+    except DataError as error:
+        if "duplicate init" not in str(error.__cause__):
+            raise
+        updater = store._updater
+        store._set_updater(lambda key, new, stored: new.copyto(stored))
+        store.push(manager.param_names, [arg_params[name] for name in manager.param_names])
+        if on_store:
+            store._set_updater(updater)
+
+
+def _is_array(X):
+    return not all(hasattr(X, name) for name in ("provide_data", "reset", "next"))
+
+
+def _num_rows(X):
+    value = next(iter(X.values()), ()) if isinstance(X, dict) else X
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return shape[0] if len(shape) else 0
+    return len(value) if hasattr(value, "__len__") else 0
+
+
+def _labels_of(symbol):
+    return [name for name in symbol.list_arguments() if name.endswith("label")]
+
+
+def _some_batches(data: Any, num_batch: Optional[int], reset: bool) -> Iterator:
+    if reset:
+        data.reset()
+    return itertools.islice(data, None if num_batch is None else count("num_batch", num_batch))
+
+
+def _real(arrays, rows):
+    return [array[:rows].asnumpy() for array in arrays or []]
+
+
+def _concatenated(parts):
+    """Batches of several arrays each -> one array, or a list where there are several."""
+    whole = [np.concatenate(column) for column in zip(*parts)]
+    return whole[0] if len(whole) == 1 else whole
+
+
+@contextlib.contextmanager
+def _seeded(seed: Optional[int]) -> Iterator[None]:
+    """Seed MXNet for good; NumPy and Python, which some initialisers use, for this block only."""
+    if seed is None:
+        yield
+        return
+    numpy_state, python_state = np.random.get_state(), random.getstate()
+    mx.random.seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)

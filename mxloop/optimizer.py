@@ -1,0 +1,122 @@
+"""Optimizers: an object means what its name means; states are known by parameter name."""
+
+import copy
+from typing import Any, Dict, List, Optional, Sequence
+
+from mxloop.compat import mx
+from mxloop.errors import ArgumentError, ArgumentTypeError
+from mxloop.validation import check_known, did_you_mean, keywords_of, shown
+
+States = Dict[str, Any]
+
+
+def check(optimizer: Any, keywords: Dict[str, Any]) -> None:
+    """Raise an error unless this is an optimizer, or the name of one, that takes the keywords."""
+    if isinstance(optimizer, mx.optimizer.Optimizer):
+        known: List[str] = ["rescale_grad"]
+        what = "keyword beside an optimizer object"
+    elif isinstance(optimizer, str):
+        registry = mx.optimizer.Optimizer.opt_registry
+        if optimizer.lower() not in registry:
+            raise ArgumentError(
+                f"{optimizer!r} is no optimizer of MXNet; {did_you_mean(optimizer, registry)}"
+            )
+        known = keywords_of(registry[optimizer.lower()])
+        what = f"keyword of FeedForward or of the optimizer {optimizer!r}"
+    else:
+        raise ArgumentTypeError(
+            f"optimizer is {shown(repr(optimizer))}; pass a name, as 'sgd', "
+            "or an mx.optimizer.Optimizer"
+        )
+    for keyword in keywords:
+        check_known(keyword, known, what)
+
+
+def create(optimizer: Any, keywords: Dict[str, Any]) -> mx.optimizer.Optimizer:
+    """Make an optimizer of a name and keywords; an object starts anew with its counts at zero."""
+    if isinstance(optimizer, str):
+        # The optimizer writes into its schedule, which must begin anew in the next fit.
+        return mx.optimizer.create(optimizer, **copy.deepcopy(keywords))
+    optimizer.num_update = optimizer.begin_num_update
+    optimizer._all_index_update_counts = {0: {}}
+    optimizer._index_update_count = optimizer._all_index_update_counts[0]
+    if "rescale_grad" in keywords:
+        optimizer.rescale_grad = keywords["rescale_grad"]
+    return optimizer
+
+
+def name_parameters(
+    optimizer: mx.optimizer.Optimizer,
+    symbol: mx.sym.Symbol,
+    param_names: Sequence[str],
+    num_replica: int,
+) -> None:
+    """Tell an optimizer the parameters' names, so that rates and decay by name apply.
+
+    Biases and the like get no weight decay; what the user or the symbol's variables say of a
+    parameter is kept.
+
+    Parameters
+    ----------
+    num_replica : int
+        Copies of each parameter that the optimizer updates: the devices, or 1 on a kvstore.
+
+    Raises
+    ------
+    ArgumentError
+        If a multiplier is set for a parameter that the network has not.
+    """
+    lr_mult, wd_mult = dict(optimizer.lr_mult), dict(optimizer.wd_mult)
+    for name in [*lr_mult, *(name for name in wd_mult if wd_mult[name] != 0)]:
+        if isinstance(name, str):
+            check_known(name, symbol.list_arguments(), "parameter that lr_mult or wd_mult can name")
+    optimizer.idx2name = {
+        i * num_replica + k: name for i, name in enumerate(param_names) for k in range(num_replica)
+    }
+    optimizer.sym_info = (symbol.attr_dict(), symbol.list_arguments())
+    optimizer.set_lr_mult(lr_mult)
+    optimizer.set_wd_mult(wd_mult)
+
+
+def keys_of(param_names: Sequence[str], num_device: int, on_kvstore: bool) -> Dict[str, list]:
+    """The keys under which an updater knows each parameter: one a device, or its name."""
+    if on_kvstore:
+        return {name: [name] for name in param_names}
+    return {
+        name: [i * num_device + k for k in range(num_device)] for i, name in enumerate(param_names)
+    }
+
+
+def get_states(updater: mx.optimizer.Updater, keys: Dict[str, list]) -> States:
+    """States and counts of updates by parameter name; the first device's, all being equal."""
+    counts: Dict[Any, int] = {}
+    for of_device in updater.optimizer._all_index_update_counts.values():
+        counts.update(of_device)
+    return {
+        name: (_copied(updater.states[own[0]]), counts.get(own[0], 0))
+        for name, own in keys.items()
+        if own[0] in updater.states
+    }
+
+
+def set_states(
+    updater: mx.optimizer.Updater, keys: Dict[str, list], states: States, ctx: Sequence[mx.Context]
+) -> None:
+    """Give an updater the states that `get_states` took, on whatever number of devices."""
+    optimizer = updater.optimizer
+    optimizer._all_index_update_counts = {device: {} for device in {0, *(c.device_id for c in ctx)}}
+    optimizer._index_update_count = optimizer._all_index_update_counts[0]
+    for name, (state, number) in states.items():
+        for key in keys.get(name, ()):
+            updater.states[key] = _copied(state)
+            updater.states_synced[key] = False  # the updater moves it to the weight's device
+            for counts in optimizer._all_index_update_counts.values():
+                counts[key] = number
+
+
+def _copied(state: Optional[Any]) -> Optional[Any]:
+    if isinstance(state, mx.nd.NDArray):
+        return state.copy()
+    if isinstance(state, (list, tuple)):
+        return type(state)(_copied(part) for part in state)
+    return state
