@@ -32,8 +32,8 @@ def check_environment(name: str) -> None:
     missing = [key for key in NEEDED if key not in os.environ]
     if missing:
         raise StateError(
-            f"kvstore {name!r} needs {', '.join(missing)} in the environment of a scheduler, servers "
-            "and workers; without them use 'local' or 'device'"
+            f"kvstore {name!r} needs {', '.join(missing)} in the environment of a scheduler, "
+            "servers and workers; without them use 'local' or 'device'"
         )
     _wait_for_port(os.environ["DMLC_PS_ROOT_URI"], os.environ["DMLC_PS_ROOT_PORT"])
 

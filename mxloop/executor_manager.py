@@ -416,7 +416,7 @@ class DataParallelExecutorManager:
         if self._wanted_labels:
             raise DataError(
                 f"the network wants {names(self._wanted_labels)}, and the labels that came are "
-                f"{names([desc.name for desc in self._labels])}; give the labels the network's names"
+                f"{names([desc.name for desc in self._labels])}; give them the network's names"
             )
 
     # Executors
@@ -618,7 +618,7 @@ class DataParallelExecutorManager:
         return self._group.outputs()
 
     def get_input_grads(self) -> List[mx.nd.NDArray]:
-        """Gradients of the data, real rows in sample order, as new arrays; see `inputs_need_grad`."""
+        """Gradients of the data, real rows in sample order, as new arrays (`inputs_need_grad`)."""
         if not self._inputs_need_grad:
             raise StateError(
                 "gradients of the inputs need inputs_need_grad=True in the constructor"

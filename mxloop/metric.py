@@ -42,7 +42,7 @@ def _by_name(name):
 
 
 def is_metric(value: Any) -> bool:
-    """Whether a value can only be meant as a metric: a name, a function, a metric, some of those."""
+    """Whether a value can only be meant as a metric, or as several of them."""
     if isinstance(value, (list, tuple)):
         return bool(value) and all(is_metric(child) for child in value)
     return isinstance(value, (str, mx.metric.EvalMetric)) or callable(value)

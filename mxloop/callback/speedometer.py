@@ -14,8 +14,8 @@ logger = logging.getLogger(__name__)
 class Speedometer(Callback):
     """Log samples per second, of real samples, and the metric, every `frequent` batches.
 
-    Stands where MXNet's does: ``batch_end_callback=Speedometer(128, 50)``; a loop of one's own calls
-    it with a BatchEndParam. It prints without logging being configured.
+    Stands where MXNet's does: ``batch_end_callback=Speedometer(128, 50)``; a loop of your own
+    calls it with a BatchEndParam. It prints without logging being configured.
 
     Parameters
     ----------

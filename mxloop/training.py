@@ -1,0 +1,225 @@
+"""The loop: epochs of batches, evaluation after each, callbacks along the way.
+
+One step is: load a batch, forward, backward, update, metric, callbacks. `run_epoch` reads as that
+sentence; a loop of one's own is the same calls, written by hand.
+"""
+
+import copy
+import itertools
+import time
+from typing import Any, Callable, Iterable, Optional, Sequence
+
+from mxloop import distributed
+from mxloop import metric as metrics
+from mxloop.callback import CallbackList, State
+from mxloop.compat import mx
+from mxloop.errors import DataError
+from mxloop.executor_manager import DataParallelExecutorManager, as_descs
+from mxloop.validation import count
+
+
+def run_epoch(
+    manager: DataParallelExecutorManager,
+    batches: Iterable,
+    meter: metrics.Meter,
+    state: State,
+    before_batch: Callable[[], None],
+    after_batch: Callable[[], None],
+    update: Optional[Callable[[], None]] = None,
+) -> None:
+    """Run all batches: a training epoch with `update`, an evaluation without."""
+    meter.reset()
+    state.metric, state.shown_metric = meter.metric, meter.shown
+    state.samples = state.nbatch = 0
+    for batch in batches:
+        state.data_batch = batch
+        before_batch()
+        manager.load_data_batch(batch)
+        manager.forward(is_train=update is not None)
+        if update is not None:
+            manager.backward()
+            update()
+        meter.update(manager, batch.label)
+        state.nbatch += 1
+        state.samples += manager.num_samples
+        after_batch()
+        if state.stop:
+            break
+
+
+def train(
+    manager: DataParallelExecutorManager,
+    update: Callable[[], None],
+    train_data: Any,
+    num_epoch: int,
+    eval_data: Any = None,
+    eval_metric: Any = "acc",
+    begin_epoch: int = 0,
+    epoch_size: Optional[int] = None,
+    callbacks: Sequence[Any] = (),
+    monitor: Optional[mx.monitor.Monitor] = None,
+    state: Optional[State] = None,
+    kvstore: Optional[Any] = None,
+) -> State:
+    """Train from `begin_epoch` up to `num_epoch`: epochs, evaluations, callbacks.
+
+    Parameters
+    ----------
+    manager : DataParallelExecutorManager
+        With its parameters set.
+    update : callable()
+        Makes one step of the parameters, as an `Update` does.
+    train_data, eval_data : DataIter
+    num_epoch, begin_epoch : int
+    eval_metric : str, callable, EvalMetric or list
+        An object holds the last training epoch's value afterwards.
+    epoch_size : int, optional
+        Batches in an epoch; the data are wrapped around, or continued in the next epoch. By default
+        an epoch is one pass.
+    callbacks : list of Callback
+        As `mxloop.callback.as_callbacks` makes them.
+    monitor : Monitor, optional
+    state : State, optional
+        To be filled while training; a new one by default.
+    kvstore : KVStore, optional
+        One of several workers ('dist_sync') keeps them in step.
+
+    Returns
+    -------
+    State
+        Its `history` has an entry an epoch: `epoch`, `train_<metric>`, `val_<metric>`,
+        `samples_per_second`, `seconds`.
+
+    Raises
+    ------
+    DataError
+        If an epoch has no batches, or labels are missing.
+    """
+    state = state or State(manager, begin_epoch, num_epoch)
+    tell = CallbackList([*callbacks, *([_Monitoring(monitor)] if monitor else [])])
+    if monitor:
+        manager.install_monitor(monitor)
+    manager.check_labels()
+    apart = any(callback.resets_metric for callback in tell.callbacks)
+    meter = metrics.Meter(metrics.create(eval_metric), apart)
+    eval_meter = metrics.Meter(copy.deepcopy(meter.metric), apart)
+    stream = _Epochs(train_data, epoch_size)
+    if distributed.is_synchronous(kvstore):
+        stream = _InStep(stream, train_data, distributed.Workers(kvstore), update)
+    try:
+        tell("on_train_begin", state)
+        for epoch in range(begin_epoch, num_epoch):
+            state.epoch = epoch
+            _train_epoch(manager, stream, meter, state, tell, update)
+            if eval_data is not None:
+                _evaluate(manager, eval_data, eval_meter, state, tell)
+            manager.copy_to(state.arg_params, state.aux_params)
+            tell("on_epoch_end", state)
+            if state.stop:
+                break
+        tell("on_train_end", state)
+    except BaseException as error:
+        tell("on_exception", state, error)
+        raise
+    return state
+
+
+def _train_epoch(manager, stream, meter, state, tell, update):
+    tell("on_epoch_begin", state)
+    tic = time.perf_counter()
+    run_epoch(
+        manager,
+        stream.epoch(),
+        meter,
+        state,
+        lambda: tell("on_batch_begin", state),
+        lambda: tell("on_batch_end", state),
+        update,
+    )
+    if not state.nbatch:
+        raise DataError(
+            f"epoch {state.epoch} has no batches: the iterator gave none after reset(); it must be "
+            "able to start over, and have at least one batch"
+        )
+    mx.nd.waitall()  # the time of an epoch is that of its work, not of its queueing
+    seconds = time.perf_counter() - tic
+    row = {"epoch": state.epoch, "seconds": seconds, "samples_per_second": state.samples / seconds}
+    row.update((f"train_{name}", value) for name, value in meter.metric.get_name_value())
+    state.history.append(row)
+
+
+def _evaluate(manager, eval_data, meter, state, tell):
+    eval_data.reset()
+    told = lambda: tell("on_eval_batch_end", state)  # noqa: E731
+    run_epoch(manager, eval_data, meter, state, lambda: None, told)
+    if not state.nbatch:
+        raise DataError("eval_data gave no batch after reset(); it must have at least one")
+    values = meter.metric.get_name_value()
+    state.history[-1].update((f"val_{name}", value) for name, value in values)
+    tell("on_eval_end", state)
+
+
+class _Monitoring:
+    """A Monitor, told when batches begin and end."""
+
+    resets_metric = False
+
+    def __init__(self, monitor):
+        self._monitor = monitor
+
+    def __getattr__(self, event):
+        return lambda *_: None
+
+    def on_batch_begin(self, state):
+        self._monitor.tic()
+
+    def on_batch_end(self, state):
+        self._monitor.toc_print()
+
+
+class _Epochs:
+    """An iterator's batches, cut into epochs."""
+
+    def __init__(self, data, epoch_size):
+        self._data = data
+        self._size = None if epoch_size is None else count("epoch_size", epoch_size)
+        data.reset()
+        self._pass = iter(data)
+
+    def epoch(self):
+        """Yield one epoch's batches."""
+        return (
+            self._one_pass()
+            if self._size is None
+            else itertools.islice(self._endless(), self._size)
+        )
+
+    def _one_pass(self):
+        self._data.reset()
+        return iter(self._data)
+
+    def _endless(self):
+        while True:
+            batch = next(self._pass, None)
+            if batch is None:
+                batch = self._first_after_reset()
+            yield batch
+
+    def _first_after_reset(self):
+        self._pass = self._one_pass()
+        batch = next(self._pass, None)
+        if batch is None:
+            raise DataError("the iterator gave no batch after reset(); it must have at least one")
+        return batch
+
+
+class _InStep:
+    """Epochs of one of several workers."""
+
+    def __init__(self, stream, data, workers, update):
+        self._stream, self._workers, self._update = stream, workers, update
+        self._descs = as_descs(data.provide_data)
+
+    def epoch(self):
+        batches = self._stream.epoch()
+        return distributed.in_step(batches, self._descs, self._workers, self._update)
