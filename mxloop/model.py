@@ -447,19 +447,22 @@ class FeedForward:
         begin_epoch: int = 0,
         **optimizer_kwargs: Any,
     ):
-        own = {name: value for name, value in locals().items() if name in self._own_names()}
+        own = {
+            "symbol": symbol,
+            "ctx": ctx,
+            "num_epoch": num_epoch,
+            "epoch_size": epoch_size,
+            "optimizer": optimizer,
+            "initializer": initializer,
+            "numpy_batch_size": numpy_batch_size,
+            "arg_params": arg_params,
+            "aux_params": aux_params,
+            "allow_extra_params": allow_extra_params,
+            "begin_epoch": begin_epoch,
+        }
         self._set(own, optimizer_kwargs)
 
     # Settings
-
-    _OWN = (
-        "symbol ctx num_epoch epoch_size optimizer initializer numpy_batch_size arg_params "
-        "aux_params allow_extra_params begin_epoch"
-    )
-
-    @classmethod
-    def _own_names(cls):
-        return cls._OWN.split()
 
     def _set(self, own, keywords):
         if not callable(own["symbol"]) or isinstance(own["symbol"], mx.sym.Symbol):
@@ -472,6 +475,7 @@ class FeedForward:
         count("begin_epoch", own["begin_epoch"], least=0)
         self._settings = dict(own)
         self.kwargs = dict(keywords)
+        self._seed: Optional[int] = None
         for name, value in own.items():
             setattr(self, name, value)
         self._forget()
@@ -479,7 +483,6 @@ class FeedForward:
     def _forget(self):
         self.history: List[dict] = []
         self._epoch = self.begin_epoch
-        self._seed: Optional[int] = None
         self._optimizer = None
         self._states: optimizers.States = {}
 
@@ -569,7 +572,7 @@ class FeedForward:
             One line, if arguments, data and network do not go together.
         """
         begin, end = self._span(num_epoch)
-        data = self._as_training_data(X, y, seed, begin)
+        data = self._as_training_data(X, y, seed, begin, fresh=num_epoch is None)
         eval_data = self._as_eval_data(eval_data)
         metric = metrics.create(eval_metric)
         told = as_callbacks(
@@ -579,55 +582,48 @@ class FeedForward:
             eval_end_callback,
             eval_batch_end_callback,
         )
-        symbol = self._network(data)
         manager = DataParallelExecutorManager(
-            symbol, self.ctx, data, work_load_list=work_load_list, sym_gen=self._sym_gen
+            self._network(data),
+            self.ctx,
+            data,
+            None,
+            None,
+            None,
+            work_load_list,
+            logger,
+            self._sym_gen,
         )
-        manager.check_labels()
-        inputs = [*as_descs(data.provide_data), *as_descs(data.provide_label)]
-        with _seeded(seed):
-            self.arg_params, self.aux_params = init_params(
-                symbol,
-                inputs,
-                self.initializer,
-                self.arg_params,
-                self.aux_params,
-                self.allow_extra_params,
-            )
-        manager.set_params(self.arg_params, self.aux_params)
+        self._initialise(manager, data, seed)
         store, on_store = create_kvstore(kvstore, len(manager.ctx), self.arg_params)
         # Workers in step add up gradients on the servers and update by themselves: the states stay
         # here, can be saved, and the scale of each step can follow the samples in it.
         on_store = on_store and not distributed.is_synchronous(store)
-        state = State(manager, begin, end)
-        state.arg_params, state.aux_params = self.arg_params, self.aux_params
-        state.history = self.history
-        with self._updating(manager, store, on_store, fresh=num_epoch is None) as update:
+        if num_epoch is None:
+            self._forget()
+        state = self._state(manager, begin, end)
+        told.append(EpochLog(logger))
+        with self._updating(manager, store, on_store) as update, self._keeping(state):
             state.optimizer = self._optimizer
             if store is not None:
                 _fill_kvstore(store, manager, self.arg_params, on_store)
-            try:
-                train(
-                    manager,
-                    update,
-                    data,
-                    end,
-                    eval_data,
-                    metric,
-                    begin,
-                    self.epoch_size,
-                    [*told, EpochLog(logger)],
-                    monitor,
-                    state,
-                    store,
-                )
-                self._epoch = state.epoch + 1
-            finally:
-                manager.copy_to(self.arg_params, self.aux_params)
+            train(
+                manager,
+                update,
+                data,
+                end,
+                eval_data,
+                metric,
+                begin,
+                self.epoch_size,
+                told,
+                monitor,
+                state,
+                store,
+            )
         return self
 
     def _span(self, num_epoch):
-        """First epoch, and the one after the last; a new start forgets the epochs before."""
+        """First epoch, and the one after the last."""
         if num_epoch is not None:
             return self._epoch, self._epoch + count("num_epoch", num_epoch)
         if self.num_epoch is None:
@@ -637,14 +633,33 @@ class FeedForward:
                 f"begin_epoch={self.begin_epoch} leaves nothing to do up to num_epoch="
                 f"{self.num_epoch}; raise num_epoch, or fit(num_epoch=n) for n epochs more"
             )
-        self._forget()
         return self.begin_epoch, self.num_epoch
 
+    def _initialise(self, manager, data, seed):
+        manager.check_labels()
+        inputs = [*as_descs(data.provide_data), *as_descs(data.provide_label)]
+        with _seeded(seed):
+            self.arg_params, self.aux_params = init_params(
+                manager.symbol,
+                inputs,
+                self.initializer,
+                self.arg_params,
+                self.aux_params,
+                self.allow_extra_params,
+            )
+        manager.set_params(self.arg_params, self.aux_params)
+
+    def _state(self, manager, begin, end):
+        state = State(manager, begin, end)
+        state.arg_params, state.aux_params = self.arg_params, self.aux_params
+        state.history = self.history
+        return state
+
     @contextlib.contextmanager
-    def _updating(self, manager, kvstore, on_kvstore, fresh):
-        """The update for one fit, with the states of the fit before unless it starts afresh."""
-        if fresh or self._optimizer is None:
-            self._optimizer, self._states = optimizers.create(self.optimizer, self.kwargs), {}
+    def _updating(self, manager, kvstore, on_kvstore):
+        """The update for one fit, going on with the states of the one before, if it has any."""
+        if self._optimizer is None:
+            self._optimizer = optimizers.create(self.optimizer, self.kwargs)
         optimizer = self._optimizer
         given = optimizer.rescale_grad
         mean = "rescale_grad" not in self.kwargs and given == 1.0
@@ -652,14 +667,29 @@ class FeedForward:
             update = Update(manager, optimizer, kvstore, on_kvstore, mean)
             update.load_states(self._states)
             yield update
-            self._states = update.states()
         finally:
             optimizer.rescale_grad = given
+        self._states = update.states()
+
+    @contextlib.contextmanager
+    def _keeping(self, state):
+        """Keep what was learned and counted, whatever ends the training."""
+        try:
+            yield
+        except BaseException:
+            # The engine may be what failed; then the parameters of the last epoch's end stay.
+            with contextlib.suppress(mx.base.MXNetError):
+                state.manager.copy_to(self.arg_params, self.aux_params)
+                mx.nd.waitall()
+            raise
+        finally:
+            done = [row["epoch"] + 1 for row in state.history[-1:]]
+            self._epoch = done[0] if done else state.begin_epoch
 
     # Data
 
-    def _as_training_data(self, X, y, seed, begin):
-        if seed is not None:
+    def _as_training_data(self, X, y, seed, begin, fresh):
+        if seed is not None or fresh:
             self._seed = seed
         if _is_array(X) and y is None and _labels_of(self._network()):
             raise DataError(

@@ -7,7 +7,7 @@ import math
 import numbers
 
 from mxloop.compat import mx
-from mxloop.errors import ArgumentError, ArgumentTypeError, DataError
+from mxloop.errors import ArgumentError, ArgumentTypeError, DataError, MXLoopError
 
 SHOWN = 80
 
@@ -34,7 +34,9 @@ def one_line(doing):
     """Turn an MXNetError, which carries a C++ trace, into one line; the original is its cause."""
     try:
         yield
-    except mx.base.MXNetError as error:
+    except MXLoopError:
+        raise
+    except RuntimeError as error:  # an MXNetError is one; bind raises the bare kind
         raise DataError(f"cannot {doing}: {reason(error)}") from error
 
 

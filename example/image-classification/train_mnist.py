@@ -8,7 +8,11 @@ import importlib
 import logging
 import sys
 
-from common import cli, data, fit
+try:
+    from common import cli, data, fit
+except ImportError as error:
+    print(f"error: {error}; README.md says what to install", file=sys.stderr)
+    sys.exit(2)
 
 
 def parse(argv=None):
@@ -16,7 +20,7 @@ def parse(argv=None):
     fit.add_fit_args(parser)
     data.add_data_args(parser)
     parser.add_argument(
-        "--target-acc", type=cli.at_least(0, float), default=0, help="fail below this accuracy"
+        "--target-acc", type=cli.number(float, 0, 1), default=0, help="fail below this accuracy"
     )
     return parser.parse_args(argv)
 

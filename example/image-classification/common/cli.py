@@ -1,6 +1,7 @@
 """What a command line may say: each mistake is one line on stderr and exit code 2."""
 
 import argparse
+import math
 import sys
 
 from mxloop.errors import ArgumentError, ArgumentTypeError, DataError, MXLoopError, StateError
@@ -25,17 +26,18 @@ def run(main, args):
         return 2 if isinstance(error, MISTAKES) else 1
 
 
-def at_least(least, kind=int):
-    """A type for `add_argument`: a number that is not below `least`."""
+def number(kind, least, most=math.inf):
+    """A type for `add_argument`: an int or float from `least` to `most`."""
+    allowed = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
 
     def convert(text):
         try:
             value = kind(text)
         except ValueError:
-            value = None
+            value = math.nan
         # Written so that nan fails as well.
-        if value is None or not least <= value < float("inf"):
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least {least}")
+        if not (least <= value <= most and value < math.inf):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number {allowed}")
         return value
 
     return convert

@@ -1,6 +1,6 @@
 """The data sets that the examples train on."""
 
-from common.cli import at_least
+from common.cli import number
 
 from mxloop.data import ArrayIter, load_digits28, load_mnist
 from mxloop.errors import ArgumentError
@@ -18,13 +18,16 @@ def add_data_args(parser):
         "--dataset", choices=sorted(NOTES), default="digits", help="'digits' needs no files"
     )
     parser.add_argument("--data-dir", help="folder with the four files of 'mnist' or 'fashion'")
-    parser.add_argument("--num-classes", type=at_least(2), default=10)
-    parser.add_argument("--num-examples", type=at_least(1), help="train on at most so many images")
+    parser.add_argument("--num-classes", type=number(int, 2), default=10)
+    parser.add_argument(
+        "--num-examples", type=number(int, 1), help="train on at most so many images"
+    )
 
 
 def load(args, rank=0, num_workers=1):
     """Return the iterators to train and to validate with; each worker gets its share."""
     (x, y), validation = load_arrays(args)
+    check_classes(args, y)
     mine = slice(rank, args.num_examples, num_workers)
     train = ArrayIter(x[mine], y[mine], args.batch_size, shuffle=True, seed=args.seed)
     if rank == 0:
@@ -43,3 +46,12 @@ def load_arrays(args):
             "package dataset-fashion-mnist has those of 'fashion'"
         )
     return load_mnist(args.data_dir)
+
+
+def check_classes(args, labels):
+    highest = int(labels.max())
+    if highest >= args.num_classes:
+        raise ArgumentError(
+            f"--num-classes {args.num_classes} is too few: the labels of {args.dataset} go from 0 "
+            f"to {highest}"
+        )

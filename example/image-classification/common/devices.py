@@ -2,7 +2,7 @@
 
 import argparse
 
-from common.cli import at_least
+from common.cli import number
 
 from mxloop import mx
 from mxloop.validation import contexts
@@ -13,7 +13,7 @@ def add_device_args(parser):
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--gpus", type=gpu_numbers, help="GPUs to train on, as in '0' or '0,1'")
     group.add_argument(
-        "--cpus", type=at_least(1), default=1, help="number of CPU contexts to train on"
+        "--cpus", type=number(int, 1), default=1, help="number of CPU contexts to train on"
     )
 
 

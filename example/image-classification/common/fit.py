@@ -1,9 +1,10 @@
 """Flags for training, and what they mean to mxloop."""
 
+import os
 import time
 
 from common import devices
-from common.cli import at_least, increasing
+from common.cli import increasing, number
 
 import mxloop
 from mxloop import mx
@@ -31,44 +32,44 @@ def add_fit_args(parser):
 
 def add_network_args(group):
     group.add_argument("--network", choices=("mlp", "lenet", "resnet"), default="mlp")
-    group.add_argument("--num-layers", type=at_least(1), default=20, help="of a resnet: 6n+2")
+    group.add_argument("--num-layers", type=number(int, 1), default=20, help="of a resnet: 6n+2")
     group.add_argument("--dtype", choices=("float32", "float16", "float64"), default="float32")
     group.add_argument("--initializer", choices=sorted(INITIALIZERS), default="default")
     group.add_argument("--loss", choices=("", *LOSSES), default="", help="also show this loss")
     group.add_argument(
-        "--top-k", type=at_least(0), default=0, help="also show the top-k accuracy; 0 does not"
+        "--top-k", type=number(int, 0), default=0, help="also show the top-k accuracy; 0 does not"
     )
 
 
 def add_optimizer_args(group):
     group.add_argument("--optimizer", default="sgd")
-    group.add_argument("--lr", type=at_least(0, float), default=0.05)
-    group.add_argument("--lr-factor", type=at_least(0, float), default=0.1)
+    group.add_argument("--lr", type=number(float, 0), default=0.05)
+    group.add_argument("--lr-factor", type=number(float, 0, 1), default=0.1)
     group.add_argument(
         "--lr-step-epochs",
         type=increasing,
         default="10",
         help="after these epochs, multiply the rate by --lr-factor",
     )
-    group.add_argument("--mom", type=at_least(0, float), default=0.9)
-    group.add_argument("--wd", type=at_least(0, float), default=0.0001)
+    group.add_argument("--mom", type=number(float, 0), default=0.9)
+    group.add_argument("--wd", type=number(float, 0), default=0.0001)
 
 
 def add_run_args(group):
     group.add_argument("--kv-store", default="device")
-    group.add_argument("--num-epochs", type=at_least(1), default=20)
-    group.add_argument("--batch-size", type=at_least(1), default=64)
+    group.add_argument("--num-epochs", type=number(int, 1), default=20)
+    group.add_argument("--batch-size", type=number(int, 1), default=64)
     group.add_argument(
-        "--disp-batches", type=at_least(1), default=100, help="report every so many batches"
+        "--disp-batches", type=number(int, 1), default=100, help="report every so many batches"
     )
     group.add_argument("--model-prefix", help="save after each epoch, in files of this prefix")
-    group.add_argument("--save-period", type=at_least(1), default=1, help="epochs between saves")
-    group.add_argument("--load-epoch", type=at_least(0), help="go on from this saved epoch")
+    group.add_argument("--save-period", type=number(int, 1), default=1, help="epochs between saves")
+    group.add_argument("--load-epoch", type=number(int, 0), help="go on from this saved epoch")
     group.add_argument(
-        "--monitor", type=at_least(0), default=0, help="show statistics every so many batches"
+        "--monitor", type=number(int, 0), default=0, help="show statistics every so many batches"
     )
     group.add_argument("--test-io", type=int, choices=(0, 1), default=0, help="only read the data")
-    group.add_argument("--seed", type=at_least(0), default=0, help="repeats a run")
+    group.add_argument("--seed", type=number(int, 0, 2**32 - 1), default=0, help="repeats a run")
 
 
 def fit(args, network, data_loader):
@@ -83,6 +84,7 @@ def fit(args, network, data_loader):
         `data_loader(args, rank, num_workers)` gives the iterators to train and to validate with.
     """
     ctx = devices.chosen(args)
+    check_dtype(args)
     kvstore, rank, num_workers = make_kvstore(args)
     train, validation = data_loader(args, rank, num_workers)
     model = make_model(args, network, ctx, len(train))
@@ -156,6 +158,11 @@ def optimizer_settings(args):
     return settings
 
 
+def check_dtype(args):
+    if args.dtype == "float16" and not args.gpus:
+        raise ArgumentError("--dtype float16 needs --gpus: MXNet's layers for CPUs do not have it")
+
+
 def make_kvstore(args):
     """Return the store, by name or as it is for several processes, this worker's rank and count."""
     if "dist" not in args.kv_store:
@@ -166,6 +173,8 @@ def make_kvstore(args):
 
 def metrics(args):
     """Return the metrics to show: accuracy first."""
+    if args.top_k > args.num_classes:
+        raise ArgumentError(f"--top-k {args.top_k} is more than the {args.num_classes} classes")
     found = mx.metric.CompositeEvalMetric(["acc"])
     if args.top_k > 1:
         found.add(mx.metric.create("top_k_accuracy", top_k=args.top_k))
@@ -178,7 +187,16 @@ def checkpoints(args, rank):
     """Return the callback that saves; several workers are equal, and the first one saves."""
     if args.model_prefix is None or rank:
         return None
-    return mx.callback.do_checkpoint(args.model_prefix, args.save_period)
+    folder = os.path.dirname(args.model_prefix) or "."
+    if not os.path.isdir(folder):
+        raise ArgumentError(f"--model-prefix: there is no folder {folder}; make it first")
+
+    def save(epoch, symbol, arg_params, aux_params):
+        if (epoch + 1) % args.save_period == 0:
+            mxloop.save_checkpoint(args.model_prefix, epoch + 1, symbol, arg_params, aux_params)
+            print(f"Saved {args.model_prefix}-{epoch + 1:04d}.params", flush=True)
+
+    return save
 
 
 def test_io(args, data_loader):
