@@ -157,6 +157,19 @@ def _real(name, value, array):
     return array
 
 
+def _check_finite(name, array):
+    """One NaN would make every parameter NaN at the first step."""
+    if array.dtype.kind != "f":
+        return
+    bad = ~np.isfinite(array)
+    if bad.any():
+        row = int(np.argwhere(bad)[0][0])
+        raise DataError(
+            f"{name!r} holds {np.count_nonzero(bad)} NaN or infinite values, the first in row {row}; "
+            "remove or fill them"
+        )
+
+
 def _check_rounding(name, array, dtype):
     """Warn of whole numbers, such as ids, that the float type merges with their neighbours."""
     if array.dtype.kind not in "iu" or dtype.kind != "f" or not array.size:
@@ -190,6 +203,7 @@ def _as_array(name, value, dtype):
             f"{name!r} has shape {shown(array.shape)}, so no rows to train on; the first axis "
             "counts the samples: pass at least one, with at least one value"
         )
+    _check_finite(name, array)
     return _cast(name, array, _named_dtype(name, dtype))
 
 

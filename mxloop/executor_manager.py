@@ -12,6 +12,7 @@ import os
 import re
 from typing import Any, Dict, List, Optional, Sequence
 
+from mxloop import labels as label_rules
 from mxloop import metric as metrics
 from mxloop.compat import mx
 from mxloop.errors import ArgumentError, DataError, StateError
@@ -377,6 +378,7 @@ class DataParallelExecutorManager:
         self._grad_req = reqs
         self._groups: Dict[Any, DataParallelExecutorGroup] = {}
         self._pairs: Dict[Any, list] = {}
+        self._label_rules: Dict[Any, label_rules.Rules] = {}
         self._monitor = None
         self._is_train: Optional[bool] = None
         self._stepped = set()
@@ -440,9 +442,10 @@ class DataParallelExecutorManager:
         key = (bucket_key, tuple((desc.name, tuple(desc.shape)) for desc in inputs))
         if key not in self._groups:
             self._groups[key] = self._new_group(bucket_key, inputs)
-            self._pairs[key] = metrics.pair_labels(
-                self._groups[key].symbol, [desc.name for desc in labels]
-            )
+            symbol = self._groups[key].symbol
+            self._pairs[key] = metrics.pair_labels(symbol, [desc.name for desc in labels])
+            shapes = {desc.name: tuple(desc.shape) for desc in inputs}
+            self._label_rules[key] = label_rules.class_rules(symbol, shapes)
         return key, self._groups[key]
 
     def _fed(self, bucket_key, descs):
@@ -625,6 +628,23 @@ class DataParallelExecutorManager:
             )
         return self._group.input_grads([desc.name for desc in self._data])
 
+    def check_label_values(self, labels: Optional[Sequence[mx.nd.NDArray]]) -> None:
+        """Raise DataError if a label of the present batch is NaN or no class of the network.
+
+        Parameters
+        ----------
+        labels : list of NDArray
+            The batch's labels as the iterator gave them; this waits for them, not for the devices.
+        """
+        rules = self._label_rules[self._current_key]
+        label_rules.check(self._label_descs, self._real_labels(labels), rules)
+
+    def _real_labels(self, labels):
+        return [
+            _rows_of(array, slice(0, self.num_samples), batch_axis(desc))
+            for desc, array in zip(self._label_descs, labels or [])
+        ]
+
     def update_metric(
         self, metric: mx.metric.EvalMetric, labels: Optional[Sequence[mx.nd.NDArray]]
     ) -> None:
@@ -638,10 +658,7 @@ class DataParallelExecutorManager:
         labels : list of NDArray
             The batch's labels as the iterator gave them.
         """
-        real = {
-            desc.name: _rows_of(array, slice(0, self.num_samples), batch_axis(desc))
-            for desc, array in zip(self._label_descs, labels or [])
-        }
+        real = dict(zip([desc.name for desc in self._label_descs], self._real_labels(labels)))
         outputs = list(zip(self._group.symbol.list_outputs(), self.get_outputs()))
         metrics.update(metric, self._pairs[self._current_key], real, outputs)
 

@@ -35,6 +35,7 @@ def run_epoch(
         state.data_batch = batch
         before_batch()
         manager.load_data_batch(batch)
+        manager.check_label_values(batch.label)
         manager.forward(is_train=update is not None)
         if update is not None:
             manager.backward()

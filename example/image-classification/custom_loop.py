@@ -9,23 +9,22 @@ from symbols import mlp
 from mxloop import DataParallelExecutorManager, model, mx
 from mxloop.data import ArrayIter, load_digits28
 
-BATCH_SIZE, LEARNING_RATE = 64, 0.05
-FLAGS = {"--cpus": 1, "--kv-store": "device", "--num-epochs": 5, "--seed": 0}
+FLAGS = {"--cpus": 1, "--kv-store": "device", "--num-epochs": 5, "--batch-size": 64, "--seed": 0}
 
 
-def data_sets(seed):
+def data_sets(batch_size, seed):
     """One iterator to train with, and by name those to evaluate on."""
     train, (x, y) = load_digits28()
     noise = np.random.RandomState(seed).uniform(-0.5, 0.5, x.shape)
     tests = {"clean": x, "shifted": np.roll(x, 2, axis=3), "noisy": x + noise}
-    shuffled = ArrayIter(*train, BATCH_SIZE, shuffle=True, seed=seed)
-    return shuffled, {name: ArrayIter(test, y, BATCH_SIZE) for name, test in tests.items()}
+    shuffled = ArrayIter(*train, batch_size, shuffle=True, seed=seed)
+    return shuffled, {name: ArrayIter(test, y, batch_size) for name, test in tests.items()}
 
 
 def make_update(manager, arg_params, kvstore):
     """Return the function that takes one step, wherever the kvstore wants it taken."""
     kvstore, on_kvstore = model.create_kvstore(kvstore, len(manager.ctx), arg_params)
-    optimizer = mx.optimizer.create("sgd", learning_rate=LEARNING_RATE, momentum=0.9)
+    optimizer = mx.optimizer.create("sgd", learning_rate=0.05, momentum=0.9)
     updater = mx.optimizer.get_updater(optimizer)
     params, grads, names = manager.param_arrays, manager.grad_arrays, manager.param_names
     if on_kvstore:
@@ -63,7 +62,7 @@ def main():
         parser.add_argument(flag, type=type(default), default=default)
     args = parser.parse_args()
     mx.random.seed(args.seed)
-    train, tests = data_sets(args.seed)
+    train, tests = data_sets(args.batch_size, args.seed)
     network, devices = mlp.get_symbol(num_classes=10), [mx.cpu(i) for i in range(args.cpus)]
     manager = DataParallelExecutorManager(network, devices, train)
     inputs = train.provide_data + train.provide_label

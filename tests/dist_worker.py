@@ -1,0 +1,96 @@
+"""What one worker of test_distributed.py does: `python dist_worker.py JOB OUT '{"rows": 35}'`."""
+
+import json
+import sys
+
+import numpy as np
+
+import nets
+from mxloop import DataParallelExecutorManager, FeedForward, model
+from mxloop.compat import mx
+from mxloop.data import ArrayIter
+
+BATCH = 8
+SETTINGS = {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01}
+
+
+def first_params(seed=10):
+    return nets.params(nets.mlp(), seed=seed, data=(BATCH, 10))[0]
+
+
+def iterator(rows, seed):
+    return ArrayIter(*nets.samples(rows, seed=seed), batch_size=BATCH)
+
+
+def network(devices=1, epoch_size=None, epochs=2, params_seed=10, **optimizer):
+    return FeedForward(
+        nets.mlp(),
+        ctx=nets.CPUS[:devices],
+        num_epoch=epochs,
+        epoch_size=epoch_size,
+        arg_params=first_params(params_seed),
+        aux_params={},
+        **{**SETTINGS, **optimizer},
+    )
+
+
+def fit(rows, seed, kvstore="dist_sync", **settings):
+    net = network(**settings)
+    net.fit(iterator(rows, seed), kvstore=kvstore)
+    return net.arg_params, {"history": [row["train_accuracy"] for row in net.history]}
+
+
+def fit_twice(rows, seed):
+    """One epoch, then one more, with the same store's name."""
+    net = network(epochs=1)
+    net.fit(iterator(rows, seed), kvstore="dist_sync")
+    net.fit(iterator(rows, seed), kvstore="dist_sync", num_epoch=1)
+    return net.arg_params, {"epochs": [row["epoch"] for row in net.history]}
+
+
+def fit_from_own_params(rows, seed):
+    """Each worker has parameters of its own, and a store object, which tells its rank."""
+    store, _ = model.create_kvstore("dist_sync", 1, {})
+    net = network(params_seed=100 + seed)
+    net.fit(iterator(rows, seed), kvstore=store)
+    return net.arg_params, {"rank": store.rank, "workers": store.num_workers}
+
+
+def own_loop(rows, seed):
+    """A hand-written loop, with the update wherever `create_kvstore` says."""
+    data = iterator(rows, seed)
+    manager = DataParallelExecutorManager(nets.mlp(), nets.CPUS[:2], data)
+    arg_params = first_params()
+    manager.set_params(arg_params, {})
+    store, on_store = model.create_kvstore("dist_sync", 2, arg_params)
+    scale = 1.0 / BATCH / store.num_workers
+    optimizer = mx.optimizer.create(
+        "sgd",
+        rescale_grad=scale,
+        param_idx2name=dict(enumerate(manager.param_names)),
+        **SETTINGS,
+    )
+    store.set_optimizer(optimizer)
+    model.initialize_kvstore(
+        store, manager.param_arrays, arg_params, manager.param_names, on_store
+    )
+    for _ in range(2):
+        data.reset()
+        for batch in data:
+            manager.load_data_batch(batch)
+            manager.forward(is_train=True)
+            manager.backward()
+            model.update_params_on_kvstore(
+                manager.param_arrays, manager.grad_arrays, store, manager.param_names
+            )
+    manager.copy_to(arg_params, {})
+    return arg_params, {"on_store": on_store}
+
+
+def main(job, out, arguments):
+    params, told = globals()[job](**json.loads(arguments))
+    np.savez(out, told=json.dumps(told), **nets.numpy_of(params))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
