@@ -67,6 +67,9 @@ def _params_file(prefix, epoch):
 
 
 def _write_whole(path, write):
+    folder = os.path.dirname(path) or "."
+    if "://" not in path and not os.path.isdir(folder):
+        raise DataError(f"there is no folder {shown(folder, 150)} to write to; make it first")
     partial = f"{path}.{os.getpid()}.tmp"
     try:
         with one_line(f"write {shown(path)}"):

@@ -165,8 +165,8 @@ def _check_finite(name, array):
     if bad.any():
         row = int(np.argwhere(bad)[0][0])
         raise DataError(
-            f"{name!r} holds {np.count_nonzero(bad)} NaN or infinite values, the first in row {row}; "
-            "remove or fill them"
+            f"{name!r} holds {np.count_nonzero(bad)} NaN or infinite values, the first in row "
+            f"{row}; remove or fill them"
         )
 
 
@@ -440,8 +440,9 @@ def _checked_state(state, expected):
     return state["seed"], state["epoch"], state["position"]
 
 
-def _is_iterator(value):
-    return all(hasattr(value, name) for name in ("provide_data", "reset", "next"))
+def is_iterator(value: Any) -> bool:
+    """Whether a value gives batches by itself, and so is no array."""
+    return hasattr(value, "provide_data") and hasattr(value, "reset")
 
 
 def as_iterator(
@@ -460,7 +461,7 @@ def as_iterator(
     Parameters
     ----------
     X : DataIter, array or dict of str to array
-        An iterator (`provide_data`, `reset`, `next`) comes back as it is.
+        An iterator (`provide_data`, `reset`) comes back as it is.
     y : array or dict of str to array, optional
         Labels of the arrays in `X`.
     batch_size, shuffle, last_batch, seed, data_name, label_name, dtype
@@ -475,7 +476,7 @@ def as_iterator(
     ArgumentError, ArgumentTypeError, DataError
         If `y` accompanies an iterator, or the arrays cannot be trained on.
     """
-    if not _is_iterator(X):
+    if not is_iterator(X):
         return ArrayIter(X, y, batch_size, shuffle, last_batch, seed, data_name, label_name, dtype)
     if y is not None:
         raise ArgumentError(
@@ -501,8 +502,8 @@ def load_digits28() -> Tuple[Split, Split]:
     -------
     ((train_x, train_y), (test_x, test_y))
         x float32 of shape (n, 1, 28, 28) in 0..1, y float32 of shape (n,): 1,500 samples to train
-        and the other 297 to test, in a fixed random split. (The file is in the order of its writers:
-        its end is by people whom its beginning has not seen.)
+        and the other 297 to test, in a fixed random split. (The file is in the order of its
+        writers: its end is by people whom its beginning has not seen.)
     """
     with np.load(DIGITS_FILE, allow_pickle=False) as digits:
         order = np.random.RandomState(0).permutation(len(digits["labels"]))
@@ -618,8 +619,8 @@ def _find_idx(folder, name):
         if os.path.isfile(candidate):
             return candidate
     raise DataError(
-        f"no {name}[.gz] in {_end_of(str(folder))}; it must hold the train and t10k images and labels "
-        "of MNIST's site, or of Debian's package dataset-fashion-mnist: name their folder"
+        f"no {name}[.gz] in {_end_of(str(folder))}; name the folder with the train and t10k images "
+        "and labels of MNIST's site, or of Debian's package dataset-fashion-mnist"
     )
 
 

@@ -1,14 +1,18 @@
 """MXNet's parameter server: workers that agree on every step, and never wait in vain."""
 
+import atexit
 import itertools
 import os
 import socket
+import sys
+import threading
 import time
-from typing import Any, Iterable, Iterator
+from typing import Any, Callable, Dict, Iterable, Iterator, Sequence
 
 from mxloop.compat import mx
-from mxloop.errors import StateError
+from mxloop.errors import ArgumentError, DataError, PeerError, StateError
 from mxloop.executor_manager import real_rows
+from mxloop.validation import one_line, shown
 
 NEEDED = (
     "DMLC_ROLE",
@@ -18,13 +22,78 @@ NEEDED = (
     "DMLC_NUM_SERVER",
 )
 COUNT_KEY = "mxloop_num_samples"
-SCHEDULER_SECONDS = 15.0
+
+_stores: Dict[str, Any] = {}
 
 
 def is_synchronous(kvstore: Any) -> bool:
     """Whether all workers of a store take each step together."""
     kind = str(getattr(kvstore, "type", ""))
     return kind.startswith("dist") and "async" not in kind
+
+
+def is_duplicate(error: BaseException) -> bool:
+    """Whether a store refused a key because it has it already."""
+    return "duplicate init" in str(error.__cause__)
+
+
+# --- The store ----------------------------------------------------------------------------------
+
+
+def create(name: str) -> Any:
+    """Return the process's store of this name; there is one, as closing it ends the servers.
+
+    Raises
+    ------
+    ArgumentError, StateError
+        If the process has another one, lacks its environment, or finds no scheduler.
+    """
+    for other in _stores:
+        if other != name:
+            raise ArgumentError(
+                f"this process has the kvstore {other!r} and cannot have {name!r} as well; "
+                "use one of the two in all of it"
+            )
+    if not _stores:
+        check_environment(name)
+        with one_line(f"create the kvstore {name!r}"):
+            _stores[name] = mx.kv.create(name)
+        atexit.register(_close, _stores[name])
+    return _stores[name]
+
+
+def _close(store):
+    """Leave the other processes before MXNet shuts down, whoever still holds the store."""
+
+    def leave():
+        mx.nd.waitall()
+        mx.base._LIB.MXKVStoreFree(store.handle)
+        store.handle = None
+
+    if not _within(_peer_seconds(), leave):
+        _say_and_end("the other workers did not end")
+
+
+def _say_and_end(what):
+    # MXNet would go on waiting for the lost process, and nothing can stop that but the end.
+    sys.stdout.flush()
+    print(f"mxloop: {what} for {_peer_seconds():g} s; ending", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def _within(seconds: float, wait: Callable[[], Any]) -> bool:
+    """Whether a call that may block for ever returns in time; MXNet's own waits have no end."""
+    done = threading.Event()
+
+    def run():
+        wait()
+        done.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    return done.wait(seconds)
+
+
+# --- The environment ----------------------------------------------------------------------------
 
 
 def check_environment(name: str) -> None:
@@ -39,12 +108,13 @@ def check_environment(name: str) -> None:
 
 
 def _wait_for_port(host, port):
-    deadline = time.monotonic() + SCHEDULER_SECONDS
+    seconds = _seconds("MXLOOP_SCHEDULER_SECONDS", 15)
+    deadline = time.monotonic() + seconds
     while not _answers(host, port):
         if time.monotonic() > deadline:
             raise StateError(
-                f"no scheduler answered at {host}:{port} for {SCHEDULER_SECONDS:.0f} s; start the "
-                "process with DMLC_ROLE=scheduler first, and check host and port"
+                f"no scheduler answered at {shown(host)}:{shown(port)} for {seconds:g} s; start "
+                "the process with DMLC_ROLE=scheduler first, and check host and port"
             )
         time.sleep(0.1)
 
@@ -57,22 +127,75 @@ def _answers(host, port):
     return True
 
 
+def _peer_seconds():
+    return _seconds("MXLOOP_PEER_SECONDS", 600)
+
+
+def _seconds(name, default):
+    """A time to wait, as the environment says."""
+    text = os.environ.get(name, str(default))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= threading.TIMEOUT_MAX:
+        raise ArgumentError(f"{name} is {shown(repr(text))}; it must be a number of seconds")
+    return seconds
+
+
+# --- Workers ------------------------------------------------------------------------------------
+
+
+def refill(
+    kvstore: Any, param_arrays: Sequence[Sequence[Any]], names: Sequence[str], served: bool
+) -> None:
+    """Give all workers rank 0's parameters again, through a store that has their keys.
+
+    Where servers update (`served`), theirs are the parameters, and go to all workers.
+    """
+    for name, arrays in zip(names, param_arrays):
+        if not served:
+            # A push is a sum over the workers.
+            own = arrays[0] if kvstore.rank == 0 else mx.nd.zeros_like(arrays[0])
+            kvstore.push(name, own.copy())
+        kvstore.pull(name, out=list(arrays))
+
+
 class Workers:
     """All workers of a synchronous store: they add up each step's samples before they take it.
 
     So every step is the mean over the real samples of all workers, and an epoch ends for all at
-    once, however many batches each has.
+    once, however many batches each has. The servers must have no optimizer.
     """
 
     def __init__(self, kvstore: Any):
         self._kvstore = kvstore
         self._count = mx.nd.zeros((1,))
-        kvstore.init(COUNT_KEY, self._count)
+        self._seconds = _peer_seconds()
+        try:
+            with one_line("join the other workers"):
+                kvstore.init(COUNT_KEY, self._count)
+        except DataError as error:
+            if not is_duplicate(error):
+                raise
 
     def total(self, samples: int) -> int:
-        """Sum a number over all workers; this waits for them."""
+        """Sum a number over all workers; this waits for them.
+
+        Raises
+        ------
+        PeerError
+            If one does not answer in time.
+        """
         self._kvstore.push(COUNT_KEY, mx.nd.array([samples]))
         self._kvstore.pull(COUNT_KEY, out=self._count)
+        if not _within(self._seconds, self._count.wait_to_read):
+            # MXNet waits for the others at the end of the process as well.
+            atexit.register(os._exit, 1)
+            raise PeerError(
+                f"not all workers came to this step in {self._seconds:g} s: one has ended or is "
+                "slow; look at the others' output (MXLOOP_PEER_SECONDS waits longer)"
+            )
         return int(self._count.asscalar())
 
 

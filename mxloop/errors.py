@@ -23,3 +23,7 @@ class DataError(MXLoopError, ValueError):
 
 class StateError(MXLoopError, RuntimeError):
     """Something was called too early, too late, or while another process did not answer."""
+
+
+class PeerError(StateError):
+    """Another process of the same training has ended, or does not answer in time."""

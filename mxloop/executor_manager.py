@@ -9,13 +9,13 @@ import contextlib
 import logging
 import math
 import os
-import re
 from typing import Any, Dict, List, Optional, Sequence
 
 from mxloop import labels as label_rules
 from mxloop import metric as metrics
+from mxloop import monitor as monitors
 from mxloop.compat import mx
-from mxloop.errors import ArgumentError, DataError, StateError
+from mxloop.errors import ArgumentError, ArgumentTypeError, DataError, StateError
 from mxloop.validation import (
     check_known,
     check_shape,
@@ -24,6 +24,7 @@ from mxloop.validation import (
     count,
     names,
     one_line,
+    shown,
     work_loads,
 )
 
@@ -318,7 +319,8 @@ class DataParallelExecutorManager:
     sym_gen : callable, optional
         Bucket key -> Symbol (or a tuple that begins with one), for batches with a `bucket_key`.
     grad_req : str, list or dict
-        'write', 'add' or 'null': for all parameters, one a parameter, or by name.
+        'write', 'add' or 'null': for all parameters, one a parameter, or by name ('write' for
+        those that a dict does not name).
     fixed_param_names : list of str, optional
         Parameters that get no gradient.
     group2ctxs : dict or list of dict, optional
@@ -465,8 +467,7 @@ class DataParallelExecutorManager:
             self._group2ctxs,
             owner=getattr(self, "_owner", None),
         )
-        if self._monitor is not None:
-            self._watch(group, self._monitor)
+        self._watch(group)
         return group
 
     @property
@@ -576,11 +577,11 @@ class DataParallelExecutorManager:
         """
         if is_train:
             self.check_labels()
-        if is_train != self._is_train:
-            self._change_mode(is_train)
-        if is_train:
-            self._stepped.update(self._group.active)
         with one_line("run the network"):
+            if is_train != self._is_train:
+                self._change_mode(is_train)
+            if is_train:
+                self._stepped.update(self._group.active)
             self._group.forward(is_train)
 
     def _change_mode(self, is_train):
@@ -666,16 +667,15 @@ class DataParallelExecutorManager:
 
     def install_monitor(self, monitor: mx.monitor.Monitor) -> None:
         """Let a Monitor see all executors; its rows are named as in ``fc1_output [cpu(1)]``."""
-        monitor.re_prog = _DevicePattern(monitor.re_prog)
         self._monitor = monitor
         for i, executor in self._owner.execs.items():
-            monitor.exes.append(_NamedExecutor(executor, self.ctx[i]))
+            monitors.watch_arrays(monitor, executor, self.ctx[i])
         for group in self._groups.values():
-            self._watch(group, monitor)
+            self._watch(group)
 
-    def _watch(self, group, monitor):
-        for i, executor in group.execs.items():
-            executor.set_monitor_callback(_namer(monitor, self.ctx[i]), monitor.monitor_all)
+    def _watch(self, group):
+        for i, executor in group.execs.items() if self._monitor else ():
+            monitors.watch(self._monitor, executor, self.ctx[i])
 
 
 def check_params(
@@ -720,7 +720,11 @@ def _grad_reqs(grad_req, param_names, fixed):
     if isinstance(grad_req, str):
         reqs = dict.fromkeys(param_names, grad_req)
     elif isinstance(grad_req, dict):
-        reqs = {**dict.fromkeys(param_names, "null"), **grad_req}
+        reqs = {**dict.fromkeys(param_names, "write"), **grad_req}
+    elif not isinstance(grad_req, (list, tuple)):
+        raise ArgumentTypeError(
+            f"grad_req is {shown(repr(grad_req))}; pass 'write', 'add' or 'null', a list or a dict"
+        )
     elif len(grad_req) == len(param_names):
         reqs = dict(zip(param_names, grad_req))
     else:
@@ -749,51 +753,3 @@ def _spread(arrays, values):
     for on_devices, own in zip(arrays, values):
         for array, value in zip(on_devices, own):
             value.copyto(array)
-
-
-# --- Monitors -----------------------------------------------------------------------------------
-
-
-def _on_device(name, ctx):
-    return f"{name} [{ctx}]"
-
-
-class _DevicePattern:
-    """Matches the plain names that users write patterns for, not the device behind them."""
-
-    def __init__(self, pattern):
-        self._pattern = pattern
-
-    def match(self, name):
-        return self._pattern.match(re.sub(r" \[\w+\(\d+\)\]$", "", name))
-
-
-class _NamedExecutor:
-    """What a Monitor reads of an executor, with names that tell the device."""
-
-    def __init__(self, executor, ctx):
-        self._executor = executor
-        self._ctx = ctx
-        self._symbol = self
-
-    @property
-    def arg_arrays(self):
-        return self._executor.arg_arrays
-
-    @property
-    def aux_arrays(self):
-        return self._executor.aux_arrays
-
-    def list_arguments(self):
-        return [_on_device(name, self._ctx) for name in self._executor.arg_dict]
-
-    def list_auxiliary_states(self):
-        return [_on_device(name, self._ctx) for name in self._executor.aux_dict]
-
-
-def _namer(monitor, ctx):
-    def callback(name, array):
-        text = name.decode() if isinstance(name, bytes) else name
-        monitor.stat_helper(_on_device(text, ctx), array)
-
-    return callback

@@ -18,8 +18,8 @@ from mxloop import optimizer as optimizers
 from mxloop.callback import CallbackList, EpochLog, State, as_callbacks
 from mxloop.checkpoint import load_checkpoint, save_checkpoint
 from mxloop.compat import mx
-from mxloop.data import as_iterator
-from mxloop.errors import ArgumentError, ArgumentTypeError, DataError, StateError
+from mxloop.data import as_iterator, is_iterator
+from mxloop.errors import ArgumentError, ArgumentTypeError, DataError, PeerError, StateError
 from mxloop.executor_manager import (
     DataParallelExecutorManager,
     as_descs,
@@ -84,8 +84,7 @@ def create_kvstore(kvstore: Any, num_device: int, arg_params: Params) -> Tuple[O
         _check_kvstore_name(kvstore)
         if num_device == 1 and "dist" not in kvstore:
             return None, False
-        with one_line(f"create the kvstore {kvstore!r}"):
-            store = mx.kv.create(kvstore)
+        store = _store_of(kvstore)
     elif isinstance(kvstore, mx.kvstore.KVStoreBase):
         store = kvstore
     else:
@@ -103,8 +102,13 @@ def _check_kvstore_name(name):
     known = {*KVSTORES, *mx.kvstore.KVStoreBase.kv_registry}
     if name not in known:
         raise ArgumentError(f"{shown(repr(name))} is no kvstore; {did_you_mean(name, known)}")
+
+
+def _store_of(name):
     if name.startswith("dist"):
-        distributed.check_environment(name)
+        return distributed.create(name)
+    with one_line(f"create the kvstore {name!r}"):
+        return mx.kv.create(name)
 
 
 def init_params(
@@ -311,6 +315,9 @@ class Update:
     optimizer : Optimizer
     kvstore : KVStore or None
     update_on_kvstore : bool
+        Not obeyed for a 'dist_sync' store: workers in step add up gradients on the servers and
+        update by themselves, so that the scale of a step can follow the samples in it, and states
+        can be saved.
     mean : bool
         Whether each step sets `rescale_grad` to 1 / samples.
 
@@ -330,6 +337,7 @@ class Update:
     ):
         self._manager = manager
         self._optimizer = optimizer
+        update_on_kvstore = update_on_kvstore and not distributed.is_synchronous(kvstore)
         self._kvstore = kvstore
         self._on_kvstore = update_on_kvstore
         self._mean = mean
@@ -381,7 +389,10 @@ class Update:
 
     def with_zeros(self) -> None:
         """Make the step of a worker that has no more samples of its own."""
-        self._scale_grads(0)
+        for grads in self._manager.grad_arrays:
+            for grad in grads:
+                if grad is not None:
+                    grad[:] = 0  # a product with zero would keep a NaN
         self()
 
     def states(self) -> optimizers.States:
@@ -469,6 +480,7 @@ class FeedForward:
             check_symbol(own["symbol"])
         contexts(own["ctx"])
         optimizers.check(own["optimizer"], keywords)
+        _check_initializer(own["initializer"])
         for name in ("numpy_batch_size", "num_epoch", "epoch_size"):
             if own[name] is not None:
                 count(name, own[name])
@@ -595,9 +607,6 @@ class FeedForward:
         )
         self._initialise(manager, data, seed)
         store, on_store = create_kvstore(kvstore, len(manager.ctx), self.arg_params)
-        # Workers in step add up gradients on the servers and update by themselves: the states stay
-        # here, can be saved, and the scale of each step can follow the samples in it.
-        on_store = on_store and not distributed.is_synchronous(store)
         if num_epoch is None:
             self._forget()
         state = self._state(manager, begin, end)
@@ -676,6 +685,8 @@ class FeedForward:
         """Keep what was learned and counted, whatever ends the training."""
         try:
             yield
+        except PeerError:
+            raise  # what waits for the lost process never arrives: the last epoch's stay
         except BaseException:
             # The engine may be what failed; then the parameters of the last epoch's end stay.
             with contextlib.suppress(mx.base.MXNetError):
@@ -691,13 +702,13 @@ class FeedForward:
     def _as_training_data(self, X, y, seed, begin, fresh):
         if seed is not None or fresh:
             self._seed = seed
-        if _is_array(X) and y is None and _labels_of(self._network()):
+        if not is_iterator(X) and y is None and _labels_of(self._network()):
             raise DataError(
                 f"y is missing: the network wants {names(_labels_of(self._network()))}; "
                 "pass labels, one a sample"
             )
         data = self._as_data(X, y, shuffle=True, seed=self._seed)
-        if _is_array(X):
+        if not is_iterator(X):
             self._seed = data.seed
             data.load_state_dict({**data.state_dict(), "epoch": begin, "position": 0})
         return data
@@ -712,7 +723,7 @@ class FeedForward:
         return self._as_data(*eval_data)
 
     def _as_data(self, X, y=None, shuffle=False, seed=None):
-        if not _is_array(X):
+        if is_iterator(X):
             return as_iterator(X, y)
         labels = _labels_of(self._network())
         return as_iterator(
@@ -801,7 +812,7 @@ class FeedForward:
         """
         if y is not None and metrics.is_metric(y):
             y, eval_metric = None, y
-        if _is_array(X) and y is None:
+        if not is_iterator(X) and y is None:
             raise DataError("y is missing: pass the labels of the array, as score(X, y)")
         data = self._as_data(X, y)
         manager = self._predictor(data)
@@ -909,22 +920,29 @@ class FeedForward:
         )
 
 
+def _check_initializer(initializer):
+    if not callable(initializer):
+        raise ArgumentTypeError(
+            f"initializer is {shown(repr(initializer))}; pass one of mx.init, as mx.init.Xavier()"
+        )
+
+
 def _fill_kvstore(store, manager, arg_params, on_store):
     """`initialize_kvstore`, also for a store that an earlier fit has filled."""
     try:
         initialize_kvstore(store, manager.param_arrays, arg_params, manager.param_names, on_store)
     except DataError as error:
-        if "duplicate init" not in str(error.__cause__):
+        if not distributed.is_duplicate(error):
             raise
+        if str(store.type).startswith("dist"):
+            served = on_store and not distributed.is_synchronous(store)
+            distributed.refill(store, manager.param_arrays, manager.param_names, served)
+            return
         updater = store._updater
         store._set_updater(lambda key, new, stored: new.copyto(stored))
         store.push(manager.param_names, [arg_params[name] for name in manager.param_names])
         if on_store:
             store._set_updater(updater)
-
-
-def _is_array(X):
-    return not all(hasattr(X, name) for name in ("provide_data", "reset", "next"))
 
 
 def _num_rows(X):

@@ -1,6 +1,8 @@
 """Optimizers: an object means what its name means; states are known by parameter name."""
 
 import copy
+import math
+import numbers
 from typing import Any, Dict, List, Optional, Sequence
 
 from mxloop.compat import mx
@@ -8,6 +10,8 @@ from mxloop.errors import ArgumentError, ArgumentTypeError
 from mxloop.validation import check_known, did_you_mean, keywords_of, shown
 
 States = Dict[str, Any]
+
+NOT_NEGATIVE = ("learning_rate", "wd", "momentum", "epsilon", "beta1", "beta2")
 
 
 def check(optimizer: Any, keywords: Dict[str, Any]) -> None:
@@ -28,8 +32,19 @@ def check(optimizer: Any, keywords: Dict[str, Any]) -> None:
             f"optimizer is {shown(repr(optimizer))}; pass a name, as 'sgd', "
             "or an mx.optimizer.Optimizer"
         )
-    for keyword in keywords:
+    for keyword, value in keywords.items():
         check_known(keyword, known, what)
+        _check_number(keyword, value)
+
+
+def _check_number(keyword, value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return
+    if not math.isfinite(value) or (keyword in NOT_NEGATIVE and value < 0):
+        raise ArgumentError(
+            f"{keyword} is {value}; it must be finite"
+            + (" and not negative" if keyword in NOT_NEGATIVE else "")
+        )
 
 
 def create(optimizer: Any, keywords: Dict[str, Any]) -> mx.optimizer.Optimizer:

@@ -13,9 +13,9 @@ from mxloop import distributed
 from mxloop import metric as metrics
 from mxloop.callback import CallbackList, State
 from mxloop.compat import mx
-from mxloop.errors import DataError
+from mxloop.errors import ArgumentTypeError, DataError
 from mxloop.executor_manager import DataParallelExecutorManager, as_descs
-from mxloop.validation import count
+from mxloop.validation import count, shown
 
 
 def run_epoch(
@@ -184,8 +184,7 @@ class _Epochs:
     def __init__(self, data, epoch_size):
         self._data = data
         self._size = None if epoch_size is None else count("epoch_size", epoch_size)
-        data.reset()
-        self._pass = iter(data)
+        self._pass = iter(())
 
     def epoch(self):
         """Yield one epoch's batches."""
@@ -220,6 +219,11 @@ class _InStep:
     def __init__(self, stream, data, workers, update):
         self._stream, self._workers, self._update = stream, workers, update
         self._descs = as_descs(data.provide_data)
+        if not hasattr(update, "with_zeros"):
+            raise ArgumentTypeError(
+                f"update is {shown(repr(update))}, and workers in step need an "
+                "mxloop.model.Update, which knows the samples of all; pass one"
+            )
 
     def epoch(self):
         batches = self._stream.epoch()

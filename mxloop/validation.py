@@ -42,6 +42,8 @@ def one_line(doing):
 
 def reason(error):
     """The sentence of an MXNetError that says what is wrong."""
+    if "the last operator is not Loss function" in str(error):
+        return "it does not end in a loss; end it in mx.sym.SoftmaxOutput, MakeLoss or the like"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if "Error in operator" in line or "Check failed" in line]
     return shown((told or lines[-1:] or ["no reason given"])[0], 150)

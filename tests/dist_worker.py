@@ -71,9 +71,7 @@ def own_loop(rows, seed):
         **SETTINGS,
     )
     store.set_optimizer(optimizer)
-    model.initialize_kvstore(
-        store, manager.param_arrays, arg_params, manager.param_names, on_store
-    )
+    model.initialize_kvstore(store, manager.param_arrays, arg_params, manager.param_names, on_store)
     for _ in range(2):
         data.reset()
         for batch in data:

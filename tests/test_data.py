@@ -511,7 +511,7 @@ def test_mnist_loads_plain_and_gzipped(tmp_path, pack, suffix):
 
 def test_a_missing_mnist_file_says_which_and_where_to_get_it(tmp_path):
     with pytest.raises(DataError) as caught:
-        load_mnist(tmp_path)
+        load_mnist(tmp_path / ("long" * 30))
     message = one_line(caught)
     assert "train-images-idx3-ubyte" in message and "dataset-fashion-mnist" in message
 

@@ -26,9 +26,8 @@ def run(script, *flags, cwd=None, code=0, path=str(ROOT)):
         [sys.executable, str(EXAMPLES / script), *map(str, flags)],
         cwd=cwd,
         env=environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        universal_newlines=True,
+        capture_output=True,
+        text=True,
         timeout=300,
     )
     assert done.returncode == code, done.stdout + done.stderr
@@ -66,17 +65,23 @@ def test_a_run_repeats_with_its_seed_and_only_with_it():
     assert first == again != other
 
 
-def test_lenet_on_two_contexts_gives_what_one_gives():
-    outputs = [
-        run("train_mnist.py", "--network", "lenet", "--num-epochs", 3, "--loss", "ce", *flags)[0]
+def test_two_contexts_give_what_one_gives():
+    # The MLP, not LeNet: where two inputs of a max pooling are all but equal, rounding decides
+    # which one learns, on one device as well.
+    one, *others = (
+        run("train_mnist.py", "--num-epochs", 2, "--loss", "ce", *flags)[0]
         for flags in (["--cpus", 1], ["--cpus", 2], ["--cpus", 2, "--kv-store", "local"])
-    ]
-    assert final_accuracy(outputs[0]) > 0.95
+    )
     for name in ("accuracy", "cross-entropy"):
-        one, *others = (np.array(values(output, name)) for output in outputs)
-        assert len(one) == 6
+        expected = np.array(values(one, name))
+        assert len(expected) == 4
         for several in others:
-            assert np.abs(several - one).max() < 1e-4
+            assert np.abs(values(several, name) - expected).max() < 1e-4
+
+
+def test_lenet_learns_the_digits_in_three_epochs_on_two_contexts():
+    output, _ = run("train_mnist.py", "--network", "lenet", "--num-epochs", 3, "--cpus", 2)
+    assert final_accuracy(output) > 0.95
 
 
 def test_training_goes_on_from_a_saved_epoch_as_if_it_had_never_stopped(tmp_path):
@@ -107,12 +112,6 @@ def test_an_accuracy_below_the_target_fails():
     assert final_accuracy(output) < 0.99
     assert len(errors) == 1
     assert "0.99" in errors[0]
-
-
-def test_a_resnet_and_a_part_of_the_data():
-    flags = ["--network", "resnet", "--num-layers", 8, "--num-epochs", 1, "--num-examples", 100]
-    output, _ = run("train_mnist.py", *flags)
-    assert "100 images to train" in output
 
 
 def test_test_io_only_reads():
@@ -245,6 +244,9 @@ def test_the_custom_loop_logs_one_json_object_an_epoch(tmp_path):
     assert log[-1]["clean"]["accuracy"] > log[-1]["shifted"]["accuracy"]
 
 
+READ = [(name, metric) for name in ("train", "clean") for metric in ("accuracy", "cross-entropy")]
+
+
 def test_the_custom_loop_gives_the_same_on_every_number_of_devices():
     one, *others = (
         [row[name][metric] for row in log_of("--num-epochs", 2, *flags) for name, metric in READ]
@@ -252,9 +254,6 @@ def test_the_custom_loop_gives_the_same_on_every_number_of_devices():
     )
     for several in others:
         assert np.abs(np.array(several) - one).max() < 1e-4
-
-
-READ = [(name, metric) for name in ("train", "clean") for metric in ("accuracy", "cross-entropy")]
 
 
 def test_the_custom_loop_stays_under_80_lines():
@@ -268,8 +267,8 @@ def test_the_custom_loop_stays_under_80_lines():
 def test_every_command_of_the_readme_runs(tmp_path):
     assert len(COMMANDS) >= 10
     for command in COMMANDS:
-        if "FOLDER" in command:
-            continue  # data that are not here; the test of MNIST's files stands in for them
         _, script, *flags = command.split()
-        if flags not in ([], ["--help"]):
+        # Without flags the tests above run them; FOLDER stands for data that are not here, and the
+        # test of MNIST's files for it.
+        if flags and "FOLDER" not in flags:
             run(script, *flags, cwd=tmp_path)

@@ -1,0 +1,60 @@
+"""MXNet's Monitor on several devices: every row of it names its device."""
+
+import re
+from typing import Any
+
+from mxloop.compat import mx
+
+
+def watch(monitor: mx.monitor.Monitor, executor: Any, ctx: mx.Context) -> None:
+    """Show a Monitor what an executor computes; rows read as in ``fc1_output [cpu(1)]``."""
+
+    def callback(name, array):
+        text = name.decode() if isinstance(name, bytes) else name
+        monitor.stat_helper(_on_device(text, ctx).encode(), array)
+
+    executor.set_monitor_callback(callback, monitor.monitor_all)
+
+
+def watch_arrays(monitor: mx.monitor.Monitor, executor: Any, ctx: mx.Context) -> None:
+    """Show a Monitor an executor's parameters, inputs and auxiliary states as well."""
+    if not isinstance(monitor.re_prog, _PlainNames):
+        monitor.re_prog = _PlainNames(monitor.re_prog)
+    monitor.exes.append(_NamedExecutor(executor, ctx))
+
+
+def _on_device(name, ctx):
+    return f"{name} [{ctx}]"
+
+
+class _PlainNames:
+    """Matches the plain names that users write patterns for, not the device behind them."""
+
+    def __init__(self, pattern):
+        self._pattern = pattern
+
+    def match(self, name):
+        return self._pattern.match(re.sub(r" \[\w+\(\d+\)\]$", "", name))
+
+
+class _NamedExecutor:
+    """What a Monitor reads of an executor, with names that tell the device."""
+
+    def __init__(self, executor, ctx):
+        self._executor = executor
+        self._ctx = ctx
+        self._symbol = self
+
+    @property
+    def arg_arrays(self):
+        return self._executor.arg_arrays
+
+    @property
+    def aux_arrays(self):
+        return self._executor.aux_arrays
+
+    def list_arguments(self):
+        return [_on_device(name, self._ctx) for name in self._executor.arg_dict]
+
+    def list_auxiliary_states(self):
+        return [_on_device(name, self._ctx) for name in self._executor.aux_dict]
