@@ -36,6 +36,7 @@ def import_mxnet() -> types.ModuleType:
     """
     if "mxnet" not in sys.modules:  # both are too late once the library is loaded
         cpu.set_defaults(os.environ)
+        os.environ.setdefault("MXNET_SUBGRAPH_VERBOSE", "0")  # else a line for every executor
         cuda.preload()
     try:
         with _lent_to_mxnet():

@@ -75,9 +75,14 @@ def _close(store):
 
 
 def _say_and_end(what):
-    # MXNet would go on waiting for the lost process, and nothing can stop that but the end.
+    print(f"mxloop: {what} for {_peer_seconds():g} s; ending", file=sys.stderr)
+    _end()
+
+
+def _end():
+    # MXNet would go on waiting for the lost process, and nothing can stop that but this.
     sys.stdout.flush()
-    print(f"mxloop: {what} for {_peer_seconds():g} s; ending", file=sys.stderr, flush=True)
+    sys.stderr.flush()
     os._exit(1)
 
 
@@ -190,8 +195,7 @@ class Workers:
         self._kvstore.push(COUNT_KEY, mx.nd.array([samples]))
         self._kvstore.pull(COUNT_KEY, out=self._count)
         if not _within(self._seconds, self._count.wait_to_read):
-            # MXNet waits for the others at the end of the process as well.
-            atexit.register(os._exit, 1)
+            atexit.register(_end)
             raise PeerError(
                 f"not all workers came to this step in {self._seconds:g} s: one has ended or is "
                 "slow; look at the others' output (MXLOOP_PEER_SECONDS waits longer)"

@@ -5,10 +5,8 @@ rows that they get, so that no padding is ever computed; all of a device's execu
 parameters, gradients, auxiliary states and working memory.
 """
 
-import contextlib
 import logging
 import math
-import os
 from typing import Any, Dict, List, Optional, Sequence
 
 from mxloop import labels as label_rules
@@ -170,7 +168,7 @@ class DataParallelExecutorGroup:
         self.active = [i for i, size in enumerate(sizes) if size]
         # The owner holds the parameters of all devices, so it binds those without rows as well.
         bound = self.active if owner else range(len(ctx))
-        with one_line("bind the network"), _quietly():
+        with one_line("bind the network"):
             self.execs = {i: self._bind(i, max(sizes[i], 1), owner) for i in bound}
         self.output_axes = [
             max(mx.io.DataDesc.get_batch_axis(symbol[i].attr("__layout__")), 0)
@@ -283,19 +281,6 @@ def _unfused(grad_req, param_names):
     if set(grad_req.values()) != {"null"}:
         return grad_req
     return {**grad_req, **dict.fromkeys(last, "write")}
-
-
-@contextlib.contextmanager
-def _quietly():
-    """Bind without a line on stderr for every executor, unless the user asked for those."""
-    key = "MXNET_SUBGRAPH_VERBOSE"
-    asked = key in os.environ
-    os.environ.setdefault(key, "0")
-    try:
-        yield
-    finally:
-        if not asked:
-            del os.environ[key]
 
 
 # --- The manager --------------------------------------------------------------------------------
@@ -467,7 +452,8 @@ class DataParallelExecutorManager:
             self._group2ctxs,
             owner=getattr(self, "_owner", None),
         )
-        self._watch(group)
+        if self._monitor is not None:
+            monitors.watch(self._monitor, group.execs, self.ctx)
         return group
 
     @property
@@ -666,16 +652,14 @@ class DataParallelExecutorManager:
     # Monitor
 
     def install_monitor(self, monitor: mx.monitor.Monitor) -> None:
-        """Let a Monitor see all executors; its rows are named as in ``fc1_output [cpu(1)]``."""
-        self._monitor = monitor
-        for i, executor in self._owner.execs.items():
-            monitors.watch_arrays(monitor, executor, self.ctx[i])
-        for group in self._groups.values():
-            self._watch(group)
+        """Let a Monitor see all executors; its rows are named as in ``fc1_output [cpu(1)]``.
 
-    def _watch(self, group):
-        for i, executor in group.execs.items() if self._monitor else ():
-            monitors.watch(self._monitor, executor, self.ctx[i])
+        A Monitor that watched another manager leaves that one.
+        """
+        self._monitor = monitor
+        monitors.install(monitor, self._owner.execs, self.ctx)
+        for group in self._groups.values():
+            monitors.watch(monitor, group.execs, self.ctx)
 
 
 def check_params(

@@ -33,7 +33,9 @@ def class_rules(symbol: mx.sym.Symbol, shapes: Dict[str, tuple]) -> Rules:
         attrs = node.get("attrs", {})
         label = _variable(nodes, node["inputs"][1]) if node["op"] in CLASSIFIERS else None
         if label is not None and attrs.get("preserve_shape") != "True":
-            _, found, _ = internals[f"{node['name']}_output"].infer_shape_partial(**shapes)
+            head = internals[f"{node['name']}_output"]
+            own = {n: s for n, s in shapes.items() if n in head.list_arguments()}
+            _, found, _ = head.infer_shape_partial(**own)
             ignores = attrs.get("use_ignore") in ("True", "1")
             ignored = float(attrs.get("ignore_label", -1)) if ignores else None
             rules.update(_rule(label, found, attrs, ignored))

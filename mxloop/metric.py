@@ -38,7 +38,13 @@ def _by_name(name):
     known = mx.registry.get_registry(mx.metric.EvalMetric)
     if name.lower() not in known:
         raise ArgumentError(f"{name!r} is no metric of mx.metric; {did_you_mean(name, known)}")
-    return mx.metric.create(name)
+    try:
+        return mx.metric.create(name)
+    except (AssertionError, TypeError):
+        raise ArgumentError(
+            f"the metric {name!r} has settings to choose; pass an object, as in "
+            "mx.metric.TopKAccuracy(top_k=5)"
+        ) from None
 
 
 def is_metric(value: Any) -> bool:
@@ -102,13 +108,24 @@ def update(
     if isinstance(metric, mx.metric.CompositeEvalMetric):
         for child in metric.metrics:
             update(child, pairs, labels, outputs)
-    elif metric.output_names is not None or metric.label_names is not None:
+    elif metric.output_names is not None and metric.label_names is not None:
         metric.update_dict(labels, dict(outputs))
     else:
-        metric.update(*_paired(pairs, labels, outputs))
+        metric.update(*_paired(*_asked_for(metric, pairs, outputs), labels))
 
 
-def _paired(pairs, labels, outputs):
+def _asked_for(metric, pairs, outputs):
+    """The outputs, with their labels, that a metric names; all where it names none."""
+    both = [
+        (pair, output)
+        for pair, output in zip(pairs, outputs)
+        if metric.output_names is None or output[0] in metric.output_names
+        if metric.label_names is None or pair in metric.label_names
+    ]
+    return [pair for pair, _ in both], [output for _, output in both]
+
+
+def _paired(pairs, outputs, labels):
     if not any(pairs):
         return list(labels.values()), [value for _, value in outputs]
     chosen = [(labels[pair], value) for pair, (_, value) in zip(pairs, outputs) if pair in labels]

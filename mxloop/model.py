@@ -269,17 +269,17 @@ def update_params(
     kvstore: Optional[Any] = None,
     param_names: Optional[Sequence[str]] = None,
 ) -> None:
-    """Add up the devices' gradients, then update every device's parameters; asynchronous.
+    """Add up the devices' gradients, update the first device's parameters, copy; asynchronous.
 
-    Each device makes the same update of the same sum, so replicas stay equal, with a store or
-    without. Afterwards `grad_arrays` hold the sums.
+    So replicas stay equal, with a store or without, also where an optimizer draws random numbers
+    (SGLD) or counts its calls (Nadam). Afterwards the first device's gradients hold the sums.
 
     Parameters
     ----------
     param_arrays, grad_arrays : list of list of NDArray
         By parameter, then by device; parameters without gradient (None) stay as they are.
     updater : callable(index, grad, weight)
-        Called with index ``parameter * num_device + device``, as `mx.optimizer.get_updater` makes.
+        Called with index ``parameter * num_device``, as `mx.optimizer.get_updater` makes.
     num_device : int
     kvstore : KVStore, optional
         Adds up the gradients; one of several processes adds up theirs as well.
@@ -290,18 +290,12 @@ def update_params(
         if grads[0] is None:
             continue
         if kvstore is not None:
-            kvstore.pushpull(param_names[index], list(grads), out=list(grads), priority=-index)
+            kvstore.pushpull(param_names[index], list(grads), out=grads[:1], priority=-index)
         elif num_device > 1:
-            _sum_on_all(grads)
-        for k, (param, grad) in enumerate(zip(params, grads)):
-            updater(index * num_device + k, grad, param)
-
-
-def _sum_on_all(grads):
-    total = mx.nd.empty(grads[0].shape, grads[0].context, grads[0].dtype)
-    sum_arrays(grads, total)
-    for grad in grads:
-        total.copyto(grad)
+            sum_arrays(grads, grads[0])
+        updater(index * num_device, grads[0], params[0])
+        for param in params[1:]:
+            params[0].copyto(param)
 
 
 class Update:

@@ -1,26 +1,43 @@
 """MXNet's Monitor on several devices: every row of it names its device."""
 
 import re
-from typing import Any
+from typing import Any, Dict, Sequence
 
 from mxloop.compat import mx
 
 
-def watch(monitor: mx.monitor.Monitor, executor: Any, ctx: mx.Context) -> None:
-    """Show a Monitor what an executor computes; rows read as in ``fc1_output [cpu(1)]``."""
+def install(
+    monitor: mx.monitor.Monitor, executors: Dict[int, Any], ctx: Sequence[mx.Context]
+) -> None:
+    """Let a Monitor read these executors' arguments and states, in place of an earlier manager's.
 
+    Parameters
+    ----------
+    monitor : Monitor
+    executors : dict of int to Executor
+        By the number of their device.
+    ctx : list of Context
+    """
+    if not isinstance(monitor.re_prog, _PlainNames):
+        monitor.re_prog = _PlainNames(monitor.re_prog)
+    others = [one for one in monitor.exes if not isinstance(one, _NamedExecutor)]
+    monitor.exes = others + [_NamedExecutor(one, ctx[i]) for i, one in executors.items()]
+
+
+def watch(
+    monitor: mx.monitor.Monitor, executors: Dict[int, Any], ctx: Sequence[mx.Context]
+) -> None:
+    """Show a Monitor what executors compute; rows read as in ``fc1_output [cpu(1)]``."""
+    for i, executor in executors.items():
+        executor.set_monitor_callback(_callback(monitor, ctx[i]), monitor.monitor_all)
+
+
+def _callback(monitor, ctx):
     def callback(name, array):
         text = name.decode() if isinstance(name, bytes) else name
         monitor.stat_helper(_on_device(text, ctx).encode(), array)
 
-    executor.set_monitor_callback(callback, monitor.monitor_all)
-
-
-def watch_arrays(monitor: mx.monitor.Monitor, executor: Any, ctx: mx.Context) -> None:
-    """Show a Monitor an executor's parameters, inputs and auxiliary states as well."""
-    if not isinstance(monitor.re_prog, _PlainNames):
-        monitor.re_prog = _PlainNames(monitor.re_prog)
-    monitor.exes.append(_NamedExecutor(executor, ctx))
+    return callback
 
 
 def _on_device(name, ctx):

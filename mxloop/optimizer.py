@@ -93,36 +93,33 @@ def name_parameters(
     optimizer.set_wd_mult(wd_mult)
 
 
-def keys_of(param_names: Sequence[str], num_device: int, on_kvstore: bool) -> Dict[str, list]:
-    """The keys under which an updater knows each parameter: one a device, or its name."""
-    if on_kvstore:
-        return {name: [name] for name in param_names}
-    return {
-        name: [i * num_device + k for k in range(num_device)] for i, name in enumerate(param_names)
-    }
+def keys_of(param_names: Sequence[str], num_replica: int, on_kvstore: bool) -> Dict[str, Any]:
+    """The key under which an updater knows each parameter: its name on a kvstore, or a number."""
+    return {name: name if on_kvstore else i * num_replica for i, name in enumerate(param_names)}
 
 
-def get_states(updater: mx.optimizer.Updater, keys: Dict[str, list]) -> States:
-    """States and counts of updates by parameter name; the first device's, all being equal."""
+def get_states(updater: mx.optimizer.Updater, keys: Dict[str, Any]) -> States:
+    """States and counts of updates by parameter name."""
     counts: Dict[Any, int] = {}
     for of_device in updater.optimizer._all_index_update_counts.values():
         counts.update(of_device)
     return {
-        name: (_copied(updater.states[own[0]]), counts.get(own[0], 0))
-        for name, own in keys.items()
-        if own[0] in updater.states
+        name: (_copied(updater.states[key]), counts.get(key, 0))
+        for name, key in keys.items()
+        if key in updater.states
     }
 
 
 def set_states(
-    updater: mx.optimizer.Updater, keys: Dict[str, list], states: States, ctx: Sequence[mx.Context]
+    updater: mx.optimizer.Updater, keys: Dict[str, Any], states: States, ctx: Sequence[mx.Context]
 ) -> None:
     """Give an updater the states that `get_states` took, on whatever number of devices."""
     optimizer = updater.optimizer
     optimizer._all_index_update_counts = {device: {} for device in {0, *(c.device_id for c in ctx)}}
     optimizer._index_update_count = optimizer._all_index_update_counts[0]
     for name, (state, number) in states.items():
-        for key in keys.get(name, ()):
+        key = keys.get(name)
+        if key is not None:
             updater.states[key] = _copied(state)
             updater.states_synced[key] = False  # the updater moves it to the weight's device
             for counts in optimizer._all_index_update_counts.values():

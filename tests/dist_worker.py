@@ -1,11 +1,16 @@
-"""What one worker of test_distributed.py does: `python dist_worker.py JOB OUT '{"rows": 35}'`."""
+"""What one worker of test_distributed.py does: `python dist_worker.py OUT JOBS`.
+
+JOBS is a JSON dict of name to [function, arguments]; results go to ``OUT/name.npz``.
+"""
 
 import json
+import os
+import signal
 import sys
 
+import nets
 import numpy as np
 
-import nets
 from mxloop import DataParallelExecutorManager, FeedForward, model
 from mxloop.compat import mx
 from mxloop.data import ArrayIter
@@ -22,7 +27,7 @@ def iterator(rows, seed):
     return ArrayIter(*nets.samples(rows, seed=seed), batch_size=BATCH)
 
 
-def network(devices=1, epoch_size=None, epochs=2, params_seed=10, **optimizer):
+def network(devices=1, epochs=2, params_seed=10, epoch_size=None, **optimizer):
     return FeedForward(
         nets.mlp(),
         ctx=nets.CPUS[:devices],
@@ -37,11 +42,11 @@ def network(devices=1, epoch_size=None, epochs=2, params_seed=10, **optimizer):
 def fit(rows, seed, kvstore="dist_sync", **settings):
     net = network(**settings)
     net.fit(iterator(rows, seed), kvstore=kvstore)
-    return net.arg_params, {"history": [row["train_accuracy"] for row in net.history]}
+    return net.arg_params, {"epochs": [row["epoch"] for row in net.history]}
 
 
 def fit_twice(rows, seed):
-    """One epoch, then one more, with the same store's name."""
+    """One epoch, then one more."""
     net = network(epochs=1)
     net.fit(iterator(rows, seed), kvstore="dist_sync")
     net.fit(iterator(rows, seed), kvstore="dist_sync", num_epoch=1)
@@ -53,7 +58,21 @@ def fit_from_own_params(rows, seed):
     store, _ = model.create_kvstore("dist_sync", 1, {})
     net = network(params_seed=100 + seed)
     net.fit(iterator(rows, seed), kvstore=store)
-    return net.arg_params, {"rank": store.rank, "workers": store.num_workers}
+    return net.arg_params, {"rank": store.rank}
+
+
+def own_update(rows, seed):
+    """`train` with an `Update` that got what `create_kvstore` said."""
+    data = iterator(rows, seed)
+    manager = DataParallelExecutorManager(nets.mlp(), mx.cpu(0), data)
+    arg_params = first_params()
+    manager.set_params(arg_params, {})
+    store, on_store = model.create_kvstore("dist_sync", 1, arg_params)
+    update = model.Update(manager, mx.optimizer.create("sgd", **SETTINGS), store, on_store)
+    model.initialize_kvstore(store, manager.param_arrays, arg_params, manager.param_names, on_store)
+    model.train(manager, update, data, 2, kvstore=store)
+    manager.copy_to(arg_params, {})
+    return arg_params, {}
 
 
 def own_loop(rows, seed):
@@ -63,10 +82,9 @@ def own_loop(rows, seed):
     arg_params = first_params()
     manager.set_params(arg_params, {})
     store, on_store = model.create_kvstore("dist_sync", 2, arg_params)
-    scale = 1.0 / BATCH / store.num_workers
     optimizer = mx.optimizer.create(
         "sgd",
-        rescale_grad=scale,
+        rescale_grad=1.0 / BATCH / store.num_workers,
         param_idx2name=dict(enumerate(manager.param_names)),
         **SETTINGS,
     )
@@ -85,9 +103,34 @@ def own_loop(rows, seed):
     return arg_params, {"on_store": on_store}
 
 
-def main(job, out, arguments):
-    params, told = globals()[job](**json.loads(arguments))
-    np.savez(out, told=json.dumps(told), **nets.numpy_of(params))
+def die(rows, seed):
+    """The second worker is killed in its third step."""
+
+    def kill(param):
+        if param.nbatch == 3 and seed == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    net = network()
+    net.fit(iterator(rows, seed), kvstore="dist_sync", batch_end_callback=kill)
+    return net.arg_params, {}
+
+
+def fail(rows, seed):
+    """The second worker's callback raises an error in its third step."""
+
+    def raise_error(param):
+        if param.nbatch == 3 and seed == 1:
+            raise RuntimeError("a user's own error")
+
+    net = network()
+    net.fit(iterator(rows, seed), kvstore="dist_sync", batch_end_callback=raise_error)
+    return net.arg_params, {}
+
+
+def main(out, jobs):
+    for name, (function, arguments) in json.loads(jobs).items():
+        params, told = globals()[function](**arguments)
+        np.savez(os.path.join(out, name), told=json.dumps(told), **nets.numpy_of(params))
 
 
 if __name__ == "__main__":

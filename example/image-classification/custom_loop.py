@@ -53,7 +53,7 @@ def run_epoch(manager, batches, update=None):
             manager.backward()
             update()
         manager.update_metric(metric, batch.label)
-    return dict(metric.get_name_value())
+    return {name: float(value) for name, value in metric.get_name_value()}
 
 
 def main():
