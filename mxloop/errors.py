@@ -25,5 +25,9 @@ class StateError(MXLoopError, RuntimeError):
     """Something was called too early, too late, or while another process did not answer."""
 
 
+class EngineError(MXLoopError, RuntimeError):
+    """A computation failed inside MXNet, as for want of memory; what it wrote is not to be read."""
+
+
 class PeerError(StateError):
     """Another process of the same training has ended, or does not answer in time."""

@@ -87,6 +87,6 @@ def _check_classes(name, values, classes, ignored):
         good |= values == ignored
     if not good.all():
         raise DataError(
-            f"label {name!r} holds {values[~good].flat[0]:g}, and its output has {classes} "
-            f"classes; labels go from 0 to {classes - 1}: correct the labels or the number of outputs"
+            f"label {name!r} holds {values[~good].flat[0]:g}; its output has {classes} classes, "
+            f"0 to {classes - 1}: correct the labels or the number of outputs"
         )

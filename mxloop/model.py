@@ -19,7 +19,14 @@ from mxloop.callback import CallbackList, EpochLog, State, as_callbacks
 from mxloop.checkpoint import load_checkpoint, save_checkpoint
 from mxloop.compat import mx
 from mxloop.data import as_iterator, is_iterator
-from mxloop.errors import ArgumentError, ArgumentTypeError, DataError, PeerError, StateError
+from mxloop.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DataError,
+    EngineError,
+    PeerError,
+    StateError,
+)
 from mxloop.executor_manager import (
     DataParallelExecutorManager,
     as_descs,
@@ -605,7 +612,7 @@ class FeedForward:
             self._forget()
         state = self._state(manager, begin, end)
         told.append(EpochLog(logger))
-        with self._updating(manager, store, on_store) as update, self._keeping(state):
+        with self._updating(manager, store, on_store) as update, self._keeping(state, update):
             state.optimizer = self._optimizer
             if store is not None:
                 _fill_kvstore(store, manager, self.arg_params, on_store)
@@ -672,24 +679,31 @@ class FeedForward:
             yield update
         finally:
             optimizer.rescale_grad = given
-        self._states = update.states()
 
     @contextlib.contextmanager
-    def _keeping(self, state):
+    def _keeping(self, state, update):
         """Keep what was learned and counted, whatever ends the training."""
         try:
             yield
-        except PeerError:
-            raise  # what waits for the lost process never arrives: the last epoch's stay
+            self._states = update.states()
+        except (EngineError, PeerError):
+            raise  # half a step was made, or waits for a lost process: the last epoch's end stays
         except BaseException:
-            # The engine may be what failed; then the parameters of the last epoch's end stay.
             with contextlib.suppress(mx.base.MXNetError):
-                state.manager.copy_to(self.arg_params, self.aux_params)
-                mx.nd.waitall()
+                self._keep_now(state.manager, update)
             raise
         finally:
             done = [row["epoch"] + 1 for row in state.history[-1:]]
             self._epoch = done[0] if done else state.begin_epoch
+
+    def _keep_now(self, manager, update):
+        arg_params: Params = {}
+        aux_params: Params = {}
+        manager.copy_to(arg_params, aux_params)
+        states = update.states()
+        for array in [*arg_params.values(), *aux_params.values()]:
+            array.wait_to_read()  # raises what made it fail, before the model's own are replaced
+        self.arg_params, self.aux_params, self._states = arg_params, aux_params, states
 
     # Data
 

@@ -4,6 +4,7 @@ One step is: load a batch, forward, backward, update, metric, callbacks. `run_ep
 sentence; a loop of one's own is the same calls, written by hand.
 """
 
+import contextlib
 import copy
 import itertools
 import time
@@ -13,9 +14,9 @@ from mxloop import distributed
 from mxloop import metric as metrics
 from mxloop.callback import CallbackList, State
 from mxloop.compat import mx
-from mxloop.errors import ArgumentTypeError, DataError
+from mxloop.errors import ArgumentTypeError, DataError, EngineError
 from mxloop.executor_manager import DataParallelExecutorManager, as_descs
-from mxloop.validation import count, shown
+from mxloop.validation import count, reason, shown
 
 
 def run_epoch(
@@ -34,18 +35,28 @@ def run_epoch(
     for batch in batches:
         state.data_batch = batch
         before_batch()
-        manager.load_data_batch(batch)
-        manager.check_label_values(batch.label)
-        manager.forward(is_train=update is not None)
-        if update is not None:
-            manager.backward()
-            update()
-        meter.update(manager, batch.label)
+        with _engine_errors():
+            manager.load_data_batch(batch)
+            manager.check_label_values(batch.label)
+            manager.forward(is_train=update is not None)
+            if update is not None:
+                manager.backward()
+                update()
+            meter.update(manager, batch.label)
         state.nbatch += 1
         state.samples += manager.num_samples
         after_batch()
-        if state.stop:
-            break
+        if state.stop and update is not None:
+            break  # of the training; an evaluation is over all its data
+
+
+@contextlib.contextmanager
+def _engine_errors():
+    """Tell failures of MXNet's engine, which leave half a step behind, from all others."""
+    try:
+        yield
+    except mx.base.MXNetError as error:
+        raise EngineError(f"a step failed inside MXNet: {reason(error)}") from error
 
 
 def train(
@@ -142,7 +153,8 @@ def _train_epoch(manager, stream, meter, state, tell, update):
             f"epoch {state.epoch} has no batches: the iterator gave none after reset(); it must be "
             "able to start over, and have at least one batch"
         )
-    mx.nd.waitall()  # the time of an epoch is that of its work, not of its queueing
+    with _engine_errors():
+        mx.nd.waitall()  # the time of an epoch is that of its work, not of its queueing
     seconds = time.perf_counter() - tic
     row = {"epoch": state.epoch, "seconds": seconds, "samples_per_second": state.samples / seconds}
     row.update((f"train_{name}", value) for name, value in meter.metric.get_name_value())

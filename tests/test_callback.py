@@ -9,7 +9,7 @@ from mxloop import FeedForward
 from mxloop.callback import Callback, Speedometer, as_callbacks
 from mxloop.compat import mx
 from mxloop.data import ArrayIter
-from mxloop.errors import ArgumentError, ArgumentTypeError
+from mxloop.errors import ArgumentError, ArgumentTypeError, EngineError
 
 SGD = {"learning_rate": 0.1, "momentum": 0.9}
 EVENTS = [name for name in dir(Callback) if name.startswith("on_")]
@@ -158,7 +158,7 @@ def test_a_batch_callback_gets_mxnets_param_with_the_promised_locals():
         assert param.locals["symbol"].tojson() == net.symbol.tojson()
     last = params[-1].locals
     assert isinstance(last["optimizer"], mx.optimizer.SGD)
-    assert last["executor_manager"].param_names == [n for n in net.arg_params]
+    assert last["executor_manager"].param_names == list(net.arg_params)
     assert last["data_batch"].data[0].shape == (8, 10)
 
 
@@ -203,11 +203,11 @@ def test_a_metric_object_holds_the_last_epochs_value_afterwards():
 
 def test_an_epoch_callback_gets_epoch_symbol_and_parameters():
     calls = []
-    net = network(epochs=2)
-    net.fit(
-        train_data(),
-        epoch_end_callback=lambda e, s, args, aux: calls.append((e, s, {**args, **aux})),
-    )
+
+    def note(epoch, symbol, arg_params, aux_params):
+        calls.append((epoch, symbol, {**arg_params, **aux_params}))
+
+    net = network(epochs=2).fit(train_data(), epoch_end_callback=note)
     assert [epoch for epoch, _, _ in calls] == [0, 1]
     assert calls[-1][1].tojson() == net.symbol.tojson()
     assert calls[-1][2].keys() == net.arg_params.keys()
@@ -336,6 +336,46 @@ def test_after_an_interruption_training_goes_on_from_what_was_learned():
     net.fit(train_data(), num_epoch=2)
     assert [row["epoch"] for row in net.history] == [0, 1, 2, 3]
     assert_equal(net.arg_params, network(epochs=4).fit(train_data()).arg_params)
+
+
+class FailingOp(mx.operator.CustomOp):
+    """The identity, until it has no training passes left and fails inside MXNet's engine."""
+
+    left = 0
+
+    def forward(self, is_train, req, in_data, out_data, aux):
+        FailingOp.left -= is_train
+        if FailingOp.left < 0:
+            raise ValueError("inside the engine")
+        self.assign(out_data[0], req[0], in_data[0])
+
+    def backward(self, req, out_grad, in_data, out_data, in_grad, aux):
+        self.assign(in_grad[0], req[0], out_grad[0])
+
+
+@mx.operator.register("failing_after_a_while")
+class FailingProp(mx.operator.CustomOpProp):
+    def create_operator(self, ctx, shapes, dtypes):
+        return FailingOp()
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("kvstore", [None, "local"])
+def test_a_failure_in_the_engine_leaves_the_last_epochs_parameters(monkeypatch, kvstore, devices):
+    """As for want of memory on a card; the step that failed was made in part."""
+    monkeypatch.setattr(FailingOp, "left", 4 * devices)  # one epoch and one batch
+    hidden = nets.mlp(head=False).get_internals()["act1_output"]
+    symbol = mx.sym.Custom(hidden, op_type="failing_after_a_while")
+    symbol = mx.sym.FullyConnected(symbol, num_hidden=4, name="out")
+    symbol = mx.sym.SoftmaxOutput(symbol, name="softmax")
+    args, _ = nets.params(nets.mlp(), data=(8, 10))
+    net = FeedForward(symbol, CPUS[:devices], 2, arg_params=args, **SGD)
+    with pytest.raises(EngineError) as caught:
+        net.fit(train_data(), kvstore=kvstore)
+    nets.one_line(caught)
+    assert isinstance(caught.value.__cause__, mx.base.MXNetError)
+    assert len(net.history) == 1
+    assert_close(net.arg_params, network(epochs=1, devices=1).fit(train_data()).arg_params)
 
 
 # --- A user's mistakes --------------------------------------------------------------------------

@@ -546,6 +546,18 @@ def test_an_optimizer_object_used_by_a_second_model_starts_anew():
     assert_close(second.arg_params, first.arg_params)
 
 
+def test_a_reused_optimizer_object_starts_its_schedule_anew():
+    x, y = nets.samples(45)
+    schedule = mx.lr_scheduler.PolyScheduler(max_update=20, base_lr=0.1)
+    own, rates = mx.optimizer.SGD(learning_rate=0.1, lr_scheduler=schedule), []
+    for _ in range(2):
+        FeedForward(nets.mlp(), num_epoch=2, optimizer=own).fit(
+            ArrayIter(x, y, batch_size=16),
+            batch_end_callback=lambda param: rates.append(own.learning_rate),
+        )
+    assert rates[:6] == rates[6:] == [schedule(step) for step in range(1, 7)]
+
+
 @pytest.mark.parametrize("begin", [2, 5])
 def test_nothing_left_to_train_is_one_line(begin):
     net = FeedForward(nets.mlp(), num_epoch=2, begin_epoch=begin)
