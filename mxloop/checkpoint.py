@@ -1,21 +1,64 @@
-"""Models in files: a network, its parameters, and their way back."""
+"""Checkpoints: generations of a network, its parameters and what training needs to go on.
 
+A generation is a set of files with one stem and a manifest that names them with their checksums.
+It is there once its manifest is; until then the one before is. A manifest is written last, or,
+where files of that name exist already, first: the new ones then stand ready under their temporary
+names, and count under either.
+"""
+
+import hashlib
+import json
+import logging
 import os
-from typing import Any, Dict, Tuple
+import re
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+from mxloop import params_format, storage, symbol_format
 from mxloop.compat import mx
 from mxloop.errors import DataError
-from mxloop.validation import count, one_line, shown
+from mxloop.validation import count, shown
+from mxloop.version import __version__
+
+logger = logging.getLogger(__name__)
 
 Params = Dict[str, mx.nd.NDArray]
+
+FORMAT = 1
+
+
+class Generation(NamedTuple):
+    """What a checkpoint holds, its files read and checked.
+
+    Attributes
+    ----------
+    epoch, batch : int
+        Epochs done, and batches done in the one after.
+    symbol : Symbol
+    arg_params, aux_params : dict of str to NDArray
+    states : bytes or None
+        The optimizer's, as states_format makes them.
+    manifest : dict
+        Empty for files without one.
+    """
+
+    epoch: int
+    batch: int
+    symbol: mx.sym.Symbol
+    arg_params: Params
+    aux_params: Params
+    states: Optional[bytes]
+    manifest: Dict[str, Any]
+
+
+# --- In MXNet's terms ---------------------------------------------------------------------------
 
 
 def save_checkpoint(
     prefix: Any, epoch: int, symbol: mx.sym.Symbol, arg_params: Params, aux_params: Params
 ) -> None:
-    """Write ``prefix-symbol.json`` and ``prefix-0001.params`` (for epoch 1), for MXNet to read too.
+    """Write ``prefix-symbol.json``, ``prefix-0001.params`` (for epoch 1) and their manifest.
 
-    Each file appears whole or not at all.
+    MXNet reads the first two. A kill at any instant leaves the old files' content or the new.
 
     Parameters
     ----------
@@ -24,13 +67,13 @@ def save_checkpoint(
         Epochs done; part of the file name.
     symbol : Symbol
     arg_params, aux_params : dict of str to NDArray
+
+    Raises
+    ------
+    DataError
+        If a file cannot be written.
     """
-    count("epoch", epoch, least=0)
-    prefix = os.fspath(prefix)
-    named = {f"arg:{name}": value for name, value in arg_params.items()}
-    named.update({f"aux:{name}": value for name, value in aux_params.items()})
-    _write_whole(f"{prefix}-symbol.json", symbol.save)
-    _write_whole(_params_file(prefix, epoch), lambda path: mx.nd.save(path, named))
+    save(prefix, count("epoch", epoch, least=0), symbol, arg_params, aux_params)
 
 
 def load_checkpoint(prefix: Any, epoch: int) -> Tuple[mx.sym.Symbol, Params, Params]:
@@ -44,44 +87,224 @@ def load_checkpoint(prefix: Any, epoch: int) -> Tuple[mx.sym.Symbol, Params, Par
     Raises
     ------
     DataError
-        If a file is missing or holds something else.
+        If a file is missing, damaged, or holds something else.
     """
-    count("epoch", epoch, least=0)
+    found = load(prefix, count("epoch", epoch, least=0))
+    return found.symbol, found.arg_params, found.aux_params
+
+
+# --- Generations --------------------------------------------------------------------------------
+
+
+def stem(prefix: str, epoch: int, batch: int = 0) -> str:
+    """The beginning of a generation's file names; those within an epoch tell their batch."""
+    return f"{prefix}-{epoch:04d}-{batch:06d}" if batch else f"{prefix}-{epoch:04d}"
+
+
+def save(
+    prefix: Any,
+    epoch: int,
+    symbol: mx.sym.Symbol,
+    arg_params: Params,
+    aux_params: Params,
+    states: Optional[bytes] = None,
+    training: Optional[Dict[str, Any]] = None,
+    batch: int = 0,
+) -> None:
+    """Write a generation.
+
+    Parameters
+    ----------
+    states : bytes, optional
+        The optimizer's, as states_format makes them.
+    training : dict, optional
+        What else a run needs to go on; fit for JSON, part of the manifest.
+    batch : int
+        Batches done in the epoch after `epoch`.
+    """
+    prefix = _checked_prefix(prefix)
+    named = {f"arg:{name}": value for name, value in arg_params.items()}
+    named.update({f"aux:{name}": value for name, value in aux_params.items()})
+    own = stem(prefix, epoch, batch)
+    files = {
+        "symbol": (f"{prefix}-symbol.json", symbol.tojson().encode()),
+        "params": (f"{own}.params", params_format.encode(named)),
+    }
+    if states is not None:
+        files["states"] = (f"{own}.states", states)
+    manifest = {
+        "format": FORMAT,
+        "epoch": epoch,
+        "batch": batch,
+        "files": {kind: _described(*file) for kind, file in files.items()},
+        "versions": {"mxloop": __version__, "mxnet": mx.__version__},
+        **(training or {}),
+    }
+    _commit(f"{own}.json", _encode(manifest), dict(files.values()), f"{prefix}-symbol.json")
+
+
+def _checked_prefix(prefix):
     prefix = os.fspath(prefix)
-    symbol = _read(f"{prefix}-symbol.json", mx.sym.load)
-    named = _read(_params_file(prefix, epoch), mx.nd.load)
+    folder = os.path.dirname(prefix) or "."
+    if "\0" in prefix or not os.path.isdir(folder):
+        raise DataError(f"there is no folder {shown(repr(folder), 150)} to write to; make it first")
+    return prefix
+
+
+def _described(path, data):
+    return {
+        "name": os.path.basename(path),
+        "size": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+
+
+def _commit(manifest_path, manifest, files, symbol_path):
+    if _holds(symbol_path, files[symbol_path]):
+        del files[symbol_path]  # older generations count on it as well
+    written: List[str] = []
+    try:
+        for path, data in files.items():
+            written.append(storage.write_partial(path, data))
+        if any(os.path.exists(path) for path in [*files, manifest_path]):
+            storage.write_all({manifest_path: manifest})
+        storage.put_in_place(files)
+        storage.write_all({manifest_path: manifest})
+    finally:
+        # Once the manifest is there, the files belong to the generation, under whichever name.
+        if not _holds(manifest_path, manifest):
+            storage.remove(written)
+
+
+def _holds(path, data):
+    return os.path.isfile(path) and storage.read(path) == data
+
+
+def load(prefix: Any, epoch: int, batch: int = 0) -> Generation:
+    """Read a generation, or files without a manifest, checked before MXNet sees them.
+
+    Raises
+    ------
+    DataError
+        If a file is missing, damaged, or holds something else.
+    """
+    prefix = os.fspath(prefix)
+    own = stem(prefix, epoch, batch)
+    paths = {
+        "symbol": f"{prefix}-symbol.json",
+        "params": f"{own}.params",
+        "states": f"{own}.states",
+    }
+    manifest = _manifest(f"{own}.json") if os.path.isfile(f"{own}.json") else {}
+    data = _read_described(manifest, paths) if manifest else _read_bare(paths)
+    arg_params, aux_params = _split(
+        params_format.decode(data["params"], paths["params"]), paths["params"]
+    )
+    return Generation(
+        epoch,
+        batch,
+        symbol_format.loads(data["symbol"], paths["symbol"]),
+        arg_params,
+        aux_params,
+        data.get("states"),
+        manifest,
+    )
+
+
+def _read_bare(paths):
+    for kind in ("symbol", "params"):
+        if not os.path.isfile(paths[kind]):
+            raise DataError(
+                f"there is no file {shown(paths[kind], 150)}; check the prefix and the epoch"
+            )
+    return {kind: storage.read(path) for kind, path in paths.items() if os.path.isfile(path)}
+
+
+def _read_described(manifest, paths):
+    return {kind: _matching(paths[kind], told) for kind, told in manifest["files"].items()}
+
+
+def _matching(path, told):
+    """A file's bytes if they are those that the manifest means, be they in place or ready."""
+    for candidate in (path, path + storage.PARTIAL):
+        if os.path.isfile(candidate) and os.path.getsize(candidate) == told["size"]:
+            data = storage.read(candidate)
+            if hashlib.sha256(data).hexdigest() == told["sha256"]:
+                return data
+    state = "is not what was saved" if os.path.isfile(path) else "is missing"
+    raise DataError(
+        f"{shown(path, 120)} {state}, says its manifest; load another generation, or remove the "
+        "manifest to take the file as it is"
+    )
+
+
+def _split(named, path):
     params: Dict[str, Params] = {"arg": {}, "aux": {}}
-    for key, value in named.items() if isinstance(named, dict) else ():
+    for key, value in named.items():
         kind, _, name = key.partition(":")
         if kind not in params or not name:
             raise DataError(
-                f"{shown(_params_file(prefix, epoch))} holds {shown(repr(key))}; names begin with "
-                "'arg:' or 'aux:': save it as a checkpoint"
+                f"{shown(path)} holds {shown(repr(key))}; names begin with 'arg:' or 'aux:': "
+                "save it as a checkpoint"
             )
         params[kind][name] = value
-    return symbol, params["arg"], params["aux"]
+    return params["arg"], params["aux"]
 
 
-def _params_file(prefix, epoch):
-    return f"{prefix}-{epoch:04d}.params"
+# --- Manifests ----------------------------------------------------------------------------------
 
 
-def _write_whole(path, write):
-    folder = os.path.dirname(path) or "."
-    if "://" not in path and not os.path.isdir(folder):
-        raise DataError(f"there is no folder {shown(folder, 150)} to write to; make it first")
-    partial = f"{path}.{os.getpid()}.tmp"
+def _dump(content):
+    return json.dumps(content, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def _encode(content):
+    """The content with a checksum of its own; there is one spelling, so that every bit counts."""
+    return _dump({**content, "sha256": hashlib.sha256(_dump(content)).hexdigest()})
+
+
+def _manifest(path):
+    data = storage.read(path)
     try:
-        with one_line(f"write {shown(path)}"):
-            write(partial)
-        os.replace(partial, path)
-    finally:
-        if os.path.exists(partial):
-            os.remove(partial)
+        content = json.loads(data.decode("utf-8"))
+        checksum = content.pop("sha256")
+        whole = data == _encode(content) and content["format"] <= FORMAT
+    except (ValueError, AttributeError, LookupError, TypeError, RecursionError):
+        checksum, whole = None, False
+    if not whole or checksum is None:
+        raise DataError(
+            f"{shown(path, 120)} is damaged, or no manifest of this version; load another "
+            "generation, or remove it to take the files as they are"
+        )
+    return content
 
 
-def _read(path, read):
-    if not os.path.isfile(path):
-        raise DataError(f"there is no file {shown(path, 150)}; check the prefix and the epoch")
-    with one_line(f"read {shown(path)}"):
-        return read(path)
+# --- Which there are ----------------------------------------------------------------------------
+
+
+def generations(prefix: Any) -> List[Tuple[int, int]]:
+    """(epoch, batch) of all generations with a manifest, valid or not, newest first."""
+    folder, name = os.path.split(os.fspath(prefix))
+    pattern = re.compile(re.escape(name) + r"-(\d{4,})(?:-(\d{6,}))?\.json")
+    try:
+        found = [pattern.fullmatch(entry) for entry in os.listdir(folder or ".")]
+    except OSError:
+        return []
+    return sorted(((int(m[1]), int(m[2] or 0)) for m in found if m), reverse=True)
+
+
+def newest(prefix: Any) -> Optional[Generation]:
+    """Read the newest valid generation; each broken one is passed over with one warning."""
+    for epoch, batch in generations(prefix):
+        try:
+            return load(prefix, epoch, batch)
+        except DataError as error:
+            logger.warning("passed over a broken checkpoint: %s", error)
+    return None
+
+
+def remove(prefix: Any, epoch: int, batch: int = 0) -> None:
+    """Remove a generation, its manifest first; the network's file stays."""
+    own = stem(os.fspath(prefix), epoch, batch)
+    files = [f"{own}.json", f"{own}.params", f"{own}.states"]
+    storage.remove([*files, *(path + storage.PARTIAL for path in files)])

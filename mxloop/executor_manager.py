@@ -7,13 +7,25 @@ parameters, gradients, auxiliary states and working memory.
 
 import logging
 import math
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxloop import labels as label_rules
 from mxloop import metric as metrics
 from mxloop import monitor as monitors
+from mxloop.batch import (
+    as_descs,
+    batch_axis,
+    dense,
+    describe,
+    num_rows,
+    real_rows,
+    resized,
+    rows_of,
+    sum_arrays,
+)
 from mxloop.compat import mx
-from mxloop.errors import ArgumentError, ArgumentTypeError, DataError, StateError
+from mxloop.errors import DataError, EngineError, StateError
+from mxloop.executor_group import DataParallelExecutorGroup, grad_reqs, group_contexts
 from mxloop.validation import (
     check_known,
     check_shape,
@@ -22,11 +34,8 @@ from mxloop.validation import (
     count,
     names,
     one_line,
-    shown,
     work_loads,
 )
-
-GRAD_REQS = ("write", "add", "null")
 
 # --- Slices -------------------------------------------------------------------------------------
 
@@ -66,224 +75,15 @@ def split_input_slice(batch_size: int, work_load_list: Sequence[float]) -> List[
     return [slice(end - size, end) for end, size in zip(ends, sizes)]
 
 
-# --- Batches ------------------------------------------------------------------------------------
-
-
-def as_descs(provided: Any) -> List[mx.io.DataDesc]:
-    """Descriptions of inputs as an iterator gives them (DataDesc or tuples) -> list of DataDesc."""
-    return [
-        desc if isinstance(desc, mx.io.DataDesc) else mx.io.DataDesc(*desc)
-        for desc in provided or []
-    ]
-
-
-def batch_axis(desc: mx.io.DataDesc) -> int:
-    """The axis of an input that counts the samples."""
-    return max(mx.io.DataDesc.get_batch_axis(desc.layout), 0)
-
-
-def real_rows(batch: mx.io.DataBatch, descs: Sequence[mx.io.DataDesc]) -> int:
-    """Number of samples in a batch, rows that only pad it left out."""
-    rows = batch.data[0].shape[batch_axis(descs[0])]
-    pad = batch.pad or 0
-    if not 0 <= pad < rows:
-        raise DataError(
-            f"a batch of {rows} rows says pad={pad}; it must have at least one row that is no "
-            "padding: correct the iterator"
-        )
-    return rows - pad
-
-
-def _resized(desc, shape, rows):
-    """The description of an input with another number of rows."""
-    axis = batch_axis(desc)
-    return mx.io.DataDesc(
-        desc.name, (*shape[:axis], rows, *shape[axis + 1 :]), desc.dtype, desc.layout
-    )
-
-
-def _rows_of(array, part, axis):
-    if part == slice(0, array.shape[axis]):
-        return array
-    return array[part] if axis == 0 else array.slice_axis(axis, part.start, part.stop)
-
-
-def _join(arrays, axis, ctx):
-    """Arrays of several devices as one new array on `ctx`."""
-    here = [array.as_in_context(ctx) for array in arrays]
-    return here[0].copy() if len(here) == 1 else mx.nd.concat(*here, dim=axis)
-
-
-def sum_arrays(arrays: Sequence[mx.nd.NDArray], out: mx.nd.NDArray) -> None:
-    """Sum arrays of several devices, always in the same order, into `out`."""
-    ctx = out.context
-    # add_n reads other CPU contexts directly, but not other cards.
-    here = arrays if ctx.device_type == "cpu" else [array.as_in_context(ctx) for array in arrays]
-    mx.nd.add_n(*here, out=out)
-
-
-# --- Executors ----------------------------------------------------------------------------------
-
-
-class DataParallelExecutorGroup:
-    """One executor per device, for batches of one shape.
-
-    Parameters
-    ----------
-    symbol : Symbol
-    ctx : list of Context
-    slices : list of slice
-        Each device's rows of the batch; a device without rows has nothing to run.
-    inputs : list of DataDesc
-        Data and labels that are fed, with the batch's own shapes.
-    grad_req : dict of str to str
-        'write', 'add' or 'null' for each argument.
-    group2ctxs : list of dict, optional
-        For each device, where the groups of a network that spans several contexts go.
-    owner : DataParallelExecutorGroup, optional
-        The group whose parameters, gradients, states and memory are shared.
-    """
-
-    def __init__(
-        self,
-        symbol: mx.sym.Symbol,
-        ctx: List[mx.Context],
-        slices: List[slice],
-        inputs: List[mx.io.DataDesc],
-        grad_req: Dict[str, str],
-        group2ctxs: Optional[List[dict]] = None,
-        owner: Optional["DataParallelExecutorGroup"] = None,
-    ):
-        self.symbol = symbol
-        self.ctx = ctx
-        self.slices = slices
-        self.inputs = inputs
-        fed = {desc.name for desc in inputs}
-        self._grad_req = _unfused(
-            {name: grad_req.get(name, "null") for name in symbol.list_arguments()},
-            {name for name in symbol.list_arguments() if not _is_input(name, fed)},
-        )
-        self._group2ctxs = group2ctxs or [None] * len(ctx)
-        sizes = [part.stop - part.start for part in slices]
-        self.active = [i for i, size in enumerate(sizes) if size]
-        # The owner holds the parameters of all devices, so it binds those without rows as well.
-        bound = self.active if owner else range(len(ctx))
-        with one_line("bind the network"):
-            self.execs = {i: self._bind(i, max(sizes[i], 1), owner) for i in bound}
-        self.output_axes = [
-            max(mx.io.DataDesc.get_batch_axis(symbol[i].attr("__layout__")), 0)
-            for i in range(len(symbol.list_outputs()))
-        ]
-
-    def _bind(self, device, rows, owner):
-        descs = [_resized(desc, desc.shape, rows) for desc in self.inputs]
-        shapes = {desc.name: desc.shape for desc in descs}
-        if owner is not None:
-            return self._bind_shared(device, shapes, owner.execs[device])
-        return self.symbol.simple_bind(
-            self.ctx[device],
-            grad_req=self._grad_req,
-            type_dict={desc.name: desc.dtype for desc in descs},
-            group2ctx=self._group2ctxs[device],
-            **shapes,
-        )
-
-    def _bind_shared(self, device, shapes, owner):
-        """Bind to the owner's arrays; only those with the batch's shape are new."""
-        found, _, _ = self.symbol.infer_shape(**shapes)
-        args, grads = {}, {}
-        for name, shape in zip(self.symbol.list_arguments(), found):
-            like = _owned(name, owner.arg_dict)
-            if _is_input(name, shapes):
-                # An input is written while another executor may still read its own.
-                args[name] = mx.nd.zeros(shape, like.context, like.dtype)
-            else:
-                check_shape(name, like.shape, shape, "a batch of this shape")
-                args[name] = like
-            if self._grad_req[name] != "null":
-                shared = None if _is_input(name, shapes) else owner.grad_dict.get(name)
-                grads[name] = mx.nd.zeros_like(args[name]) if shared is None else shared
-        aux = {name: _owned(name, owner.aux_dict) for name in self.symbol.list_auxiliary_states()}
-        return self.symbol.bind(
-            self.ctx[device],
-            args,
-            args_grad=grads,
-            grad_req=self._grad_req,
-            aux_states=aux,
-            group2ctx=self._group2ctxs[device],
-            shared_exec=owner,
-        )
-
-    def load(self, arrays: List[mx.nd.NDArray]) -> None:
-        """Copy each device's rows of the inputs to it; asynchronous."""
-        for desc, array in zip(self.inputs, arrays):
-            for i in self.active:
-                part = _rows_of(array, self.slices[i], batch_axis(desc))
-                part.copyto(self.execs[i].arg_dict[desc.name])
-
-    def forward(self, is_train: bool) -> None:
-        """Run all devices that have rows; asynchronous."""
-        for i in self.active:
-            self.execs[i].forward(is_train=is_train)
-
-    def backward(self, out_grads: Optional[List[mx.nd.NDArray]] = None) -> None:
-        """Compute the gradients on all devices that have rows; asynchronous."""
-        for i in self.active:
-            self.execs[i].backward(self._head_grads(out_grads, i))
-
-    def _head_grads(self, out_grads, device):
-        if out_grads is None:
-            return None
-        return [
-            _rows_of(grad, self.slices[device], axis).as_in_context(self.ctx[device])
-            for grad, axis in zip(out_grads, self.output_axes)
-        ]
-
-    def outputs(self) -> List[mx.nd.NDArray]:
-        """Outputs of all devices in sample order, as new arrays on the first device."""
-        values = [self.execs[i].outputs for i in self.active]
-        with one_line("run the network"):
-            return [
-                _join(list(parts), axis, self.ctx[0])
-                for parts, axis in zip(zip(*values), self.output_axes)
-            ]
-
-    def input_grads(self, data_names: Sequence[str]) -> List[mx.nd.NDArray]:
-        """Gradients of the inputs in sample order, as new arrays on the first device."""
-        axes = {desc.name: batch_axis(desc) for desc in self.inputs}
-        return [
-            _join([self.execs[i].grad_dict[name] for i in self.active], axes[name], self.ctx[0])
-            for name in data_names
-        ]
-
-
-def _is_input(name, fed):
-    """Whether an argument has the batch's shape; a label that is not fed has it too."""
-    return name in fed or name.endswith("label")
-
-
-def _owned(name, arrays):
-    if name not in arrays:
-        raise ArgumentError(
-            f"a bucket's network has the parameter {name!r}, which the default bucket's lacks; "
-            "make the default bucket the one with all parameters"
-        )
-    return arrays[name]
-
-
-def _unfused(grad_req, param_names):
-    """Ask for one small gradient in a network without any, though nobody reads it.
-
-    Without gradients MXNet would fuse operators, and the fused ones keep copies of the weights that
-    they saw first: later weights would be ignored. The last parameter's gradient is the cheapest.
-    """
-    last = [name for name in grad_req if name in param_names][-1:]
-    if set(grad_req.values()) != {"null"}:
-        return grad_req
-    return {**grad_req, **dict.fromkeys(last, "write")}
-
-
 # --- The manager --------------------------------------------------------------------------------
+
+
+class _Bound(NamedTuple):
+    """What is kept for batches of one shape."""
+
+    group: DataParallelExecutorGroup
+    pairs: List[Optional[str]]
+    rules: label_rules.Rules
 
 
 class DataParallelExecutorManager:
@@ -349,23 +149,24 @@ class DataParallelExecutorManager:
         self._loads = work_loads(work_load_list or [1] * len(self.ctx), len(self.ctx))
         self._sym_gen = sym_gen
         self._default_key = getattr(train_data, "default_bucket_key", None)
-        self.symbol = symbol if sym_gen is None else self._symbol_of(self._default_key)
+        self._symbols = {} if sym_gen else {self._default_key: symbol}
+        self.symbol = self._symbol_of(self._default_key)
         check_symbol(self.symbol)
         self.arg_names = arg_names or self.symbol.list_arguments()
         self.aux_names = aux_names or self.symbol.list_auxiliary_states()
         self._data = as_descs(train_data.provide_data)
         self._labels = as_descs(train_data.provide_label)
         self._check_data_names()
+        self._label_names = label_rules.label_names(self.symbol)
         self.param_names = param_names or self._parameters()
+        self._check_given(param_names, aux_names)
         self._inputs_need_grad = inputs_need_grad
-        self._group2ctxs = _one_a_device(group2ctxs, len(self.ctx))
-        reqs = _grad_reqs(grad_req, self.param_names, fixed_param_names or [])
+        self._group2ctxs = group_contexts(group2ctxs, len(self.ctx))
+        reqs = grad_reqs(grad_req, self.param_names, fixed_param_names or [])
         if inputs_need_grad:
             reqs.update({desc.name: "write" for desc in self._data})
         self._grad_req = reqs
-        self._groups: Dict[Any, DataParallelExecutorGroup] = {}
-        self._pairs: Dict[Any, list] = {}
-        self._label_rules: Dict[Any, label_rules.Rules] = {}
+        self._bound: Dict[Tuple, _Bound] = {}
         self._monitor = None
         self._is_train: Optional[bool] = None
         self._stepped = set()
@@ -376,8 +177,11 @@ class DataParallelExecutorManager:
     # Names
 
     def _symbol_of(self, key):
-        made = self._sym_gen(key)
-        return made[0] if isinstance(made, (tuple, list)) else made
+        """The network for a bucket, made once."""
+        if key not in self._symbols:
+            made = self._sym_gen(key)
+            self._symbols[key] = made[0] if isinstance(made, (tuple, list)) else made
+        return self._symbols[key]
 
     def _check_data_names(self):
         if not self._data:
@@ -390,15 +194,23 @@ class DataParallelExecutorManager:
                     f"arguments are {names(known)}: rename one of them"
                 )
 
+    def _check_given(self, param_names, aux_names):
+        for given, known in ((param_names, self.arg_names), (aux_names, self._all_aux())):
+            for name in given or ():
+                check_known(name, known, "parameter of the network")
+
+    def _all_aux(self):
+        return self.symbol.list_auxiliary_states()
+
     def _parameters(self):
-        fed = {desc.name for desc in self._data + self._labels}
-        return [n for n in self.arg_names if n not in fed and not n.endswith("label")]
+        others = {desc.name for desc in self._data + self._labels} | set(self._label_names)
+        return [name for name in self.arg_names if name not in others]
 
     @property
     def _wanted_labels(self):
         """Labels of the network that nobody feeds."""
-        fed = {desc.name for desc in self._data + self._labels} | set(self.param_names)
-        return [name for name in self.symbol.list_arguments() if name not in fed]
+        fed = {desc.name for desc in self._data + self._labels}
+        return [name for name in self._label_names if name not in fed]
 
     def check_labels(self) -> None:
         """Raise DataError if the network wants labels that the data do not bring."""
@@ -411,9 +223,11 @@ class DataParallelExecutorManager:
     # Executors
 
     def _bind_owner(self):
-        key, group = self._group_for(self._default_key, self._data, self._labels)
-        self._owner = self._group = group
-        self._current_key = key
+        self._owner: Optional[DataParallelExecutorGroup] = None
+        self._present = self._bound_for(self._default_key, self._data, self._labels)
+        self._owner = group = self._group
+        self._label_descs = self._labels
+        self.num_samples = num_rows(self._data)
         execs = [group.execs[i] for i in range(len(self.ctx))]
         self.param_arrays = [[e.arg_dict[name] for e in execs] for name in self.param_names]
         self.grad_arrays = [
@@ -421,40 +235,35 @@ class DataParallelExecutorManager:
             for name in self.param_names
         ]
         self.aux_arrays = [[e.aux_dict[name] for e in execs] for name in self.aux_names]
-        self.num_samples = self._data[0].shape[batch_axis(self._data[0])]
 
-    def _group_for(self, bucket_key, data, labels):
+    def _bound_for(self, bucket_key, data, labels):
         """The executors for a batch of these shapes; bound at its first appearance, then kept."""
-        inputs = self._fed(bucket_key, data + labels)
-        key = (bucket_key, tuple((desc.name, tuple(desc.shape)) for desc in inputs))
-        if key not in self._groups:
-            self._groups[key] = self._new_group(bucket_key, inputs)
-            symbol = self._groups[key].symbol
-            self._pairs[key] = metrics.pair_labels(symbol, [desc.name for desc in labels])
-            shapes = {desc.name: tuple(desc.shape) for desc in inputs}
-            self._label_rules[key] = label_rules.class_rules(symbol, shapes)
-        return key, self._groups[key]
+        key = (bucket_key, tuple((desc.name, tuple(desc.shape)) for desc in data + labels))
+        if key not in self._bound:
+            self._bound[key] = self._bind(self._symbol_of(bucket_key), data, labels)
+        return self._bound[key]
 
-    def _fed(self, bucket_key, descs):
-        symbol = self.symbol if bucket_key == self._default_key else self._symbol_of(bucket_key)
+    def _bind(self, symbol, data, labels):
         known = set(symbol.list_arguments())
-        return [desc for desc in descs if desc.name in known]
-
-    def _new_group(self, bucket_key, inputs):
-        symbol = self.symbol if bucket_key == self._default_key else self._symbol_of(bucket_key)
-        rows = inputs[0].shape[batch_axis(inputs[0])]
+        inputs = [desc for desc in data + labels if desc.name in known]
         group = DataParallelExecutorGroup(
             symbol,
             self.ctx,
-            split_input_slice(rows, self._loads),
+            split_input_slice(num_rows(data + labels), self._loads),
             inputs,
             self._grad_req,
             self._group2ctxs,
-            owner=getattr(self, "_owner", None),
+            self._owner,
         )
         if self._monitor is not None:
             monitors.watch(self._monitor, group.execs, self.ctx)
-        return group
+        pairs = metrics.pair_labels(symbol, [desc.name for desc in labels])
+        shapes = {desc.name: tuple(desc.shape) for desc in inputs}
+        return _Bound(group, pairs, label_rules.class_rules(symbol, shapes))
+
+    @property
+    def _group(self):
+        return self._present.group
 
     @property
     def slices(self) -> List[slice]:
@@ -486,7 +295,7 @@ class DataParallelExecutorManager:
             check_params(dict(zip(wanted, arrays)), given, allow_missing, allow_extra_params)
             for name, on_devices in zip(wanted, arrays):
                 for array in on_devices if name in given else []:
-                    given[name].copyto(array)
+                    array[:] = given[name]
 
     def copy_to(
         self, arg_params: Dict[str, mx.nd.NDArray], aux_params: Dict[str, mx.nd.NDArray]
@@ -521,39 +330,24 @@ class DataParallelExecutorManager:
         DataError
             If arrays are missing, or their shapes do not fit the network.
         """
-        data = self._described(data_batch.provide_data, self._data, data_batch.data, "inputs")
-        labels = self._described(data_batch.provide_label, self._labels, data_batch.label, "labels")
+        if not (hasattr(data_batch, "data") and hasattr(data_batch, "label")):
+            raise DataError(
+                f"a batch is of type {type(data_batch).__name__}; pass an mx.io.DataBatch"
+            )
+        data = describe(data_batch.provide_data, self._data, data_batch.data, "inputs")
+        labels = describe(data_batch.provide_label, self._labels, data_batch.label, "labels")
+        num_rows(data + labels)
         rows = real_rows(data_batch, data)
-        descs = (
-            [_resized(desc, desc.shape, rows) for desc in data],
-            [_resized(desc, desc.shape, rows) for desc in labels],
-        )
         key = getattr(data_batch, "bucket_key", None) if self._sym_gen else self._default_key
-        self._current_key, self._group = self._group_for(key, *descs)
+        self._present = self._bound_for(
+            key, [resized(desc, rows) for desc in data], [resized(desc, rows) for desc in labels]
+        )
         self._label_descs = labels
         self.num_samples = rows
-        arrays = dict(
-            zip(
-                [desc.name for desc in data + labels],
-                data_batch.data + list(data_batch.label or []),
-            )
-        )
+        came = [*data_batch.data, *(data_batch.label or [])]
+        arrays = dict(zip([desc.name for desc in data + labels], came))
         with one_line("load a batch"):
-            self._group.load([_dense(arrays[desc.name]) for desc in self._group.inputs])
-
-    def _described(self, own, promised, arrays, what):
-        """Descriptions with the shapes that the batch really has."""
-        descs = as_descs(own) or promised
-        arrays = arrays or []
-        if len(arrays) != len(descs):
-            raise DataError(
-                f"a batch brings {len(arrays)} {what}, and the iterator promised "
-                f"{names([desc.name for desc in descs])}; correct the iterator"
-            )
-        return [
-            mx.io.DataDesc(desc.name, array.shape, desc.dtype, desc.layout)
-            for desc, array in zip(descs, arrays)
-        ]
+            self._group.load([dense(arrays[desc.name]) for desc in self._group.inputs])
 
     def forward(self, is_train: bool = False) -> None:
         """Run the network on the present batch; asynchronous.
@@ -563,7 +357,7 @@ class DataParallelExecutorManager:
         """
         if is_train:
             self.check_labels()
-        with one_line("run the network"):
+        with one_line("run the network", EngineError):
             if is_train != self._is_train:
                 self._change_mode(is_train)
             if is_train:
@@ -596,7 +390,7 @@ class DataParallelExecutorManager:
         """
         if not self._is_train:
             raise StateError("backward() needs forward(is_train=True) before it")
-        with one_line("run the network backward"):
+        with one_line("run the network backward", EngineError):
             self._group.backward(out_grads)
         idle = set(range(len(self.ctx))) - set(self._group.active)
         for name, grads in zip(self.param_names, self.grad_arrays):
@@ -623,12 +417,11 @@ class DataParallelExecutorManager:
         labels : list of NDArray
             The batch's labels as the iterator gave them; this waits for them, not for the devices.
         """
-        rules = self._label_rules[self._current_key]
-        label_rules.check(self._label_descs, self._real_labels(labels), rules)
+        label_rules.check(self._label_descs, self._real_labels(labels), self._present.rules)
 
     def _real_labels(self, labels):
         return [
-            _rows_of(array, slice(0, self.num_samples), batch_axis(desc))
+            rows_of(array, slice(0, self.num_samples), batch_axis(desc))
             for desc, array in zip(self._label_descs, labels or [])
         ]
 
@@ -647,7 +440,7 @@ class DataParallelExecutorManager:
         """
         real = dict(zip([desc.name for desc in self._label_descs], self._real_labels(labels)))
         outputs = list(zip(self._group.symbol.list_outputs(), self.get_outputs()))
-        metrics.update(metric, self._pairs[self._current_key], real, outputs)
+        metrics.update(metric, self._present.pairs, real, outputs)
 
     # Monitor
 
@@ -658,8 +451,8 @@ class DataParallelExecutorManager:
         """
         self._monitor = monitor
         monitors.install(monitor, self._owner.execs, self.ctx)
-        for group in self._groups.values():
-            monitors.watch(monitor, group.execs, self.ctx)
+        for bound in self._bound.values():
+            monitors.watch(monitor, bound.group.execs, self.ctx)
 
 
 def check_params(
@@ -681,49 +474,6 @@ def check_params(
     for name, on_devices in arrays.items():
         if name in given:
             check_shape(name, given[name].shape, on_devices[0].shape)
-
-
-def _one_a_device(group2ctxs, num_device):
-    if group2ctxs is None:
-        return None
-    per_device = [group2ctxs] * num_device if isinstance(group2ctxs, dict) else list(group2ctxs)
-    if len(per_device) != num_device:
-        raise ArgumentError(
-            f"group2ctxs has {len(per_device)} entries for {num_device} devices; pass one a device"
-        )
-    return [_pick(mapping, i) for i, mapping in enumerate(per_device)]
-
-
-def _pick(mapping, i):
-    """A dict of group to Context, where each value may be a list with one Context a device."""
-    return {k: v[i] if isinstance(v, (list, tuple)) else v for k, v in mapping.items()}
-
-
-def _grad_reqs(grad_req, param_names, fixed):
-    """What becomes of each parameter's gradient, as a dict by name."""
-    if isinstance(grad_req, str):
-        reqs = dict.fromkeys(param_names, grad_req)
-    elif isinstance(grad_req, dict):
-        reqs = {**dict.fromkeys(param_names, "write"), **grad_req}
-    elif not isinstance(grad_req, (list, tuple)):
-        raise ArgumentTypeError(
-            f"grad_req is {shown(repr(grad_req))}; pass 'write', 'add' or 'null', a list or a dict"
-        )
-    elif len(grad_req) == len(param_names):
-        reqs = dict(zip(param_names, grad_req))
-    else:
-        raise ArgumentError(
-            f"grad_req has {len(grad_req)} entries for {len(param_names)} parameters; pass one each"
-        )
-    for name in [*reqs, *fixed]:
-        check_known(name, param_names, "parameter of the network")
-    for req in reqs.values():
-        check_known(req, GRAD_REQS, "grad_req")
-    return {**reqs, **dict.fromkeys(fixed, "null")}
-
-
-def _dense(array):
-    return array if array.stype == "default" else array.tostype("default")
 
 
 def _write(params, param_names, arrays):

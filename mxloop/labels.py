@@ -9,7 +9,24 @@ from mxloop.compat import mx
 from mxloop.errors import DataError
 
 CLASSIFIERS = ("SoftmaxOutput", "Softmax", "SVMOutput")
+REGRESSORS = ("LinearRegressionOutput", "LogisticRegressionOutput", "MAERegressionOutput")
 Rules = Dict[str, Tuple[int, Optional[float]]]
+
+
+def label_names(symbol: mx.sym.Symbol) -> List[str]:
+    """Arguments that are labels: named so, or read by nothing but a loss as its second input."""
+    nodes = json.loads(symbol.tojson())["nodes"]
+    read, compared = set(), set()
+    for node in nodes:
+        loss = node["op"] in CLASSIFIERS + REGRESSORS
+        for number, entry in enumerate(node["inputs"]):
+            name = nodes[entry[0]]["name"]
+            (compared if loss and number == 1 else read).add(name)
+    return [
+        name
+        for name in symbol.list_arguments()
+        if name.endswith("label") or name in compared - read
+    ]
 
 
 def class_rules(symbol: mx.sym.Symbol, shapes: Dict[str, tuple]) -> Rules:

@@ -33,6 +33,7 @@ from mxloop.executor_manager import (
     check_params,
     sum_arrays,
 )
+from mxloop.labels import label_names
 from mxloop.log import say
 from mxloop.training import run_epoch, train
 from mxloop.validation import check_symbol, contexts, count, did_you_mean, names, one_line, shown
@@ -192,12 +193,12 @@ def _infer(symbol, descs):
             f"the shapes of {names([d.name for d in descs])} do not determine those of the "
             "network; give the shapes of all inputs"
         )
-    fed = {d.name for d in descs}
+    others = {d.name for d in descs} | set(label_names(symbol))
     arrays = [
         {
             name: (mx.nd.zeros(shape, mx.cpu(), dtype),)
             for name, shape, dtype in zip(wanted, shapes, types)
-            if name not in fed and not name.endswith("label")
+            if name not in others
         }
         for wanted, shapes, types in (
             (symbol.list_arguments(), arg_shapes, arg_types),
@@ -215,7 +216,7 @@ def _known(symbol, descs):
 def _parameter(name, arrays, given, initializer, attrs):
     (array,) = arrays
     if given is not None:
-        given.copyto(array)
+        array[:] = given
     else:
         initializer(mx.init.InitDesc(name, attrs.get(name)), array)
     return array
@@ -710,9 +711,9 @@ class FeedForward:
     def _as_training_data(self, X, y, seed, begin, fresh):
         if seed is not None or fresh:
             self._seed = seed
-        if not is_iterator(X) and y is None and _labels_of(self._network()):
+        if not is_iterator(X) and y is None and label_names(self._network()):
             raise DataError(
-                f"y is missing: the network wants {names(_labels_of(self._network()))}; "
+                f"y is missing: the network wants {names(label_names(self._network()))}; "
                 "pass labels, one a sample"
             )
         data = self._as_data(X, y, shuffle=True, seed=self._seed)
@@ -733,7 +734,7 @@ class FeedForward:
     def _as_data(self, X, y=None, shuffle=False, seed=None):
         if is_iterator(X):
             return as_iterator(X, y)
-        labels = _labels_of(self._network())
+        labels = label_names(self._network())
         return as_iterator(
             X,
             y,
@@ -959,10 +960,6 @@ def _num_rows(X):
     if shape is not None:
         return shape[0] if len(shape) else 0
     return len(value) if hasattr(value, "__len__") else 0
-
-
-def _labels_of(symbol):
-    return [name for name in symbol.list_arguments() if name.endswith("label")]
 
 
 def _some_batches(data: Any, num_batch: Optional[int], reset: bool) -> Iterator:

@@ -35,9 +35,9 @@ def run_epoch(
     for batch in batches:
         state.data_batch = batch
         before_batch()
+        manager.load_data_batch(batch)
+        manager.check_label_values(batch.label)
         with _engine_errors():
-            manager.load_data_batch(batch)
-            manager.check_label_values(batch.label)
             manager.forward(is_train=update is not None)
             if update is not None:
                 manager.backward()
@@ -57,6 +57,16 @@ def _engine_errors():
         yield
     except mx.base.MXNetError as error:
         raise EngineError(f"a step failed inside MXNet: {reason(error)}") from error
+
+
+def _clear_engine():
+    """Take the other devices' failures, which would else strike whatever runs next."""
+    for _ in range(100):
+        try:
+            mx.nd.waitall()
+        except mx.base.MXNetError:
+            continue  # each wait takes one
+        break
 
 
 def train(
@@ -131,6 +141,8 @@ def train(
                 break
         tell("on_train_end", state)
     except BaseException as error:
+        if isinstance(error, EngineError) and not distributed.is_synchronous(kvstore):
+            _clear_engine()
         tell("on_exception", state, error)
         raise
     return state

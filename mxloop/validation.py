@@ -30,14 +30,14 @@ def did_you_mean(name, known):
 
 
 @contextlib.contextmanager
-def one_line(doing):
+def one_line(doing, kind=DataError):
     """Turn an MXNetError, which carries a C++ trace, into one line; the original is its cause."""
     try:
         yield
     except MXLoopError:
         raise
     except RuntimeError as error:  # an MXNetError is one; bind raises the bare kind
-        raise DataError(f"cannot {doing}: {reason(error)}") from error
+        raise kind(f"cannot {doing}: {reason(error)}") from error
 
 
 def reason(error):

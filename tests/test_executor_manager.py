@@ -275,7 +275,7 @@ def test_executors_of_one_size_are_bound_once_and_share_their_arrays():
     x, y = nets.samples(16)
     for rows in (16, 5, 16, 5):
         run(manager, nets.batch(x[:rows], y[:rows]), is_train=True)
-    groups = list(manager._groups.values())
+    groups = [bound.group for bound in manager._bound.values()]
     assert len(groups) == 2
     for name in manager.param_names:
         for device in range(2):
@@ -347,6 +347,47 @@ def test_data_that_no_input_takes_is_one_line():
     assert "'image'" in one_line(caught)
 
 
+@pytest.mark.parametrize("rows", [15, 3, 17])
+def test_inputs_of_unequal_length_are_one_line(rows):
+    net = mx.sym.Group([mx.sym.var("a") * 2, mx.sym.var("b") * 2])
+    manager = DataParallelExecutorManager(net, CPUS[:2], Described([("a", (16,)), ("b", (16,))]))
+    with pytest.raises(DataError) as caught:
+        manager.load_data_batch(mx.io.DataBatch([mx.nd.ones((16,)), mx.nd.ones((rows,))]))
+    assert f"{rows}" in one_line(caught)
+
+
+def test_a_batch_that_names_its_inputs_otherwise_is_one_line():
+    x, y = nets.samples(16)
+    for names in ({"provide_data": [("image", (16, 10))]}, {"provide_label": [("y", (16,))]}):
+        with pytest.raises(DataError) as caught:
+            manager_of(nets.mlp()).load_data_batch(nets.batch(x, y, **names))
+        assert "promised" in one_line(caught)
+
+
+@pytest.mark.parametrize("pad", ["3", 1.5])
+def test_a_pad_that_is_no_whole_number_is_one_line(pad):
+    with pytest.raises(DataError) as caught:
+        manager_of(nets.mlp()).load_data_batch(nets.batch(*nets.samples(16), pad=pad))
+    assert "pad=" in one_line(caught)
+
+
+def test_what_is_no_batch_is_one_line():
+    x, y = nets.samples(16)
+    for value in (x, mx.nd.array(x), None, mx.io.DataBatch([x], [y])):
+        with pytest.raises(DataError) as caught:
+            manager_of(nets.mlp()).load_data_batch(value)
+        one_line(caught)
+
+
+def test_sparse_inputs_are_made_dense():
+    manager = manager_of(nets.mlp(), 2)
+    x, y = nets.samples(16)
+    sparse = mx.io.DataBatch([mx.nd.array(x).tostype("csr")], [mx.nd.array(y)], pad=3)
+    (found,) = run(manager, sparse)
+    args, _ = nets.params(nets.mlp(), data=(16, 10))
+    np.testing.assert_allclose(found, nets.mlp_outputs(args, x[:13]), rtol=0, atol=1e-6)
+
+
 # --- Parameters ----------------------------------------------------------------------------------
 
 
@@ -403,6 +444,27 @@ def test_a_parameter_that_would_be_broadcast_is_refused():
     with pytest.raises(DataError) as caught:
         manager.set_params(args, {})
     assert "(1, 10)" in one_line(caught) and "(16, 10)" in one_line(caught)
+
+
+def test_parameters_may_be_numpy_arrays():
+    manager = manager_of(nets.mlp(), 2)
+    args = nets.numpy_of(nets.params(nets.mlp(), seed=8, data=(16, 10))[0])
+    manager.set_params(args, {})
+    assert_equal(learned(manager), args)
+
+
+def test_only_the_named_parameters_are_the_managers():
+    manager = DataParallelExecutorManager(
+        nets.mlp(), CPUS[:2], described(16), param_names=["out_weight"]
+    )
+    assert list(gradients(manager, nets.batch(*nets.samples(16)))) == ["out_weight"]
+    assert list(learned(manager)) == ["out_weight"]
+
+
+def test_an_unknown_parameter_name_is_one_line():
+    with pytest.raises(ArgumentError) as caught:
+        manager_of(nets.mlp(), param_names=["out_wieght"])
+    assert "out_weight" in one_line(caught)
 
 
 def batch_norm_statistics(x, rows, momentum=0.9):

@@ -708,6 +708,61 @@ def test_a_network_without_labels_fits_arrays_alone():
         np.testing.assert_allclose(fitted.history[-1]["train_loss"], loss, rtol=1e-5)
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_label_is_known_by_the_loss_that_reads_it_whatever_its_name(devices):
+    net = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=1, name="out")
+    net = mx.sym.LinearRegressionOutput(net, mx.sym.var("target"), name="lro")
+    x, y = nets.samples(45)
+    fitted = FeedForward(net, CPUS[:devices], num_epoch=300, learning_rate=0.2, momentum=0.5)
+    fitted.fit(x, y, eval_metric="mse", seed=1)
+    assert set(fitted.arg_params) == {"out_weight", "out_bias"}
+    solved, *_ = np.linalg.lstsq(np.c_[x, np.ones(45)], y, rcond=None)
+    wanted = np.c_[x, np.ones(45)] @ solved
+    np.testing.assert_allclose(fitted.predict(x)[:, 0], wanted, rtol=0, atol=0.01)
+    np.testing.assert_allclose(
+        fitted.score(x, y, "mse"), ((fitted.predict(x)[:, 0] - y) ** 2).mean(), rtol=1e-5
+    )
+
+
+def test_labels_under_another_name_are_one_line_that_tells_both():
+    x, y = nets.samples(32)
+    with pytest.raises(DataError) as caught:
+        FeedForward(nets.mlp(), num_epoch=1).fit(mx.io.NDArrayIter(x, y, 16, label_name="class"))
+    assert "softmax_label" in nets.one_line(caught) and "class" in nets.one_line(caught)
+
+
+def test_an_autoencoder_compares_with_its_own_input():
+    data = mx.sym.var("data")
+    net = mx.sym.FullyConnected(mx.sym.FullyConnected(data, num_hidden=3, name="a"), num_hidden=10)
+    net = mx.sym.LinearRegressionOutput(net, data, name="lro")
+    x, _ = nets.samples(45)
+    one, three = (
+        FeedForward(net, CPUS[:n], num_epoch=3, numpy_batch_size=16, **SGD).fit(
+            x, eval_metric="loss", seed=1
+        )
+        for n in (1, 3)
+    )
+    assert len(one.arg_params) == 4
+    assert_close(three.arg_params, one.arg_params)
+
+
+@pytest.mark.parametrize("devices, kvstore", [(2, None), (2, "local"), (3, "device")])
+def test_sparse_gradients_learn_the_same_on_several_devices(devices, kvstore):
+    x, (_, y) = (np.arange(45) * 7 % 20).astype("float32"), nets.samples(45)
+    table = nets.samples(20, (4,))[0]
+
+    def learn(devices, kvstore):
+        weight = mx.sym.var("w")
+        net = mx.sym.Embedding(mx.sym.var("data"), weight, 20, 4, sparse_grad=True)
+        net = mx.sym.SoftmaxOutput(net, name="softmax")
+        fitted = FeedForward(net, CPUS[:devices], num_epoch=3, arg_params={"w": table}, **SGD)
+        return fitted.fit(ArrayIter(x, y, batch_size=16), kvstore=kvstore).arg_params
+
+    found, wanted = learn(devices, kvstore), learn(1, None)
+    assert_close(found, wanted)
+    assert np.abs(wanted["w"].asnumpy() - table).max() > 1e-3
+
+
 def test_two_inputs_come_as_a_dict():
     left = mx.sym.FullyConnected(mx.sym.var("left"), num_hidden=4, name="a")
     right = mx.sym.FullyConnected(mx.sym.var("right"), num_hidden=4, name="b")

@@ -1,0 +1,208 @@
+"""One executor per device, bound for batches of one shape, on parameters that all shapes share."""
+
+from typing import Any, Dict, List, Optional, Sequence
+
+from mxloop.batch import batch_axis, join, resized, rows_of
+from mxloop.compat import mx
+from mxloop.errors import ArgumentError, ArgumentTypeError, EngineError
+from mxloop.labels import label_names
+from mxloop.validation import check_known, check_shape, one_line, shown
+
+GRAD_REQS = ("write", "add", "null")
+
+
+class DataParallelExecutorGroup:
+    """One executor per device, for batches of one shape.
+
+    Parameters
+    ----------
+    symbol : Symbol
+    ctx : list of Context
+    slices : list of slice
+        Each device's rows of the batch; a device without rows has nothing to run.
+    inputs : list of DataDesc
+        Data and labels that are fed, with the batch's own shapes.
+    grad_req : dict of str to str
+        'write', 'add' or 'null' for each argument.
+    group2ctxs : list of dict, optional
+        For each device, where the groups of a network that spans several contexts go.
+    owner : DataParallelExecutorGroup, optional
+        The group whose parameters, gradients, states and memory are shared.
+    """
+
+    def __init__(
+        self,
+        symbol: mx.sym.Symbol,
+        ctx: List[mx.Context],
+        slices: List[slice],
+        inputs: List[mx.io.DataDesc],
+        grad_req: Dict[str, str],
+        group2ctxs: Optional[List[dict]] = None,
+        owner: Optional["DataParallelExecutorGroup"] = None,
+    ):
+        self.symbol = symbol
+        self.ctx = ctx
+        self.slices = slices
+        self.inputs = inputs
+        # What has the batch's shape; a label that is not fed has it too.
+        self._of_batch = {*(desc.name for desc in inputs), *label_names(symbol)}
+        self._grad_req = _unfused(
+            {name: grad_req.get(name, "null") for name in symbol.list_arguments()},
+            set(symbol.list_arguments()) - self._of_batch,
+        )
+        self._group2ctxs = group2ctxs or [None] * len(ctx)
+        sizes = [part.stop - part.start for part in slices]
+        self.active = [i for i, size in enumerate(sizes) if size]
+        # The owner holds the parameters of all devices, so it binds those without rows as well.
+        bound = self.active if owner else range(len(ctx))
+        with one_line("bind the network"):
+            self.execs = {i: self._bind(i, max(sizes[i], 1), owner) for i in bound}
+        self.output_axes = [
+            max(mx.io.DataDesc.get_batch_axis(symbol[i].attr("__layout__")), 0)
+            for i in range(len(symbol.list_outputs()))
+        ]
+
+    def _bind(self, device, rows, owner):
+        descs = [resized(desc, rows) for desc in self.inputs]
+        shapes = {desc.name: desc.shape for desc in descs}
+        if owner is not None:
+            return self._bind_shared(device, shapes, owner.execs[device])
+        return self.symbol.simple_bind(
+            self.ctx[device],
+            grad_req=self._grad_req,
+            type_dict={desc.name: desc.dtype for desc in descs},
+            group2ctx=self._group2ctxs[device],
+            **shapes,
+        )
+
+    def _bind_shared(self, device, shapes, owner):
+        """Bind to the owner's arrays; only those with the batch's shape are new."""
+        found, _, _ = self.symbol.infer_shape(**shapes)
+        args, grads = {}, {}
+        for name, shape in zip(self.symbol.list_arguments(), found):
+            like = _owned(name, owner.arg_dict)
+            if name in self._of_batch:
+                # An input is written while another executor may still read its own.
+                args[name] = mx.nd.zeros(shape, like.context, like.dtype)
+            else:
+                check_shape(name, like.shape, shape, "a batch of this shape")
+                args[name] = like
+            if self._grad_req[name] != "null":
+                shared = None if name in self._of_batch else owner.grad_dict.get(name)
+                grads[name] = mx.nd.zeros_like(args[name]) if shared is None else shared
+        aux = {name: _owned(name, owner.aux_dict) for name in self.symbol.list_auxiliary_states()}
+        return self.symbol.bind(
+            self.ctx[device],
+            args,
+            args_grad=grads,
+            grad_req=self._grad_req,
+            aux_states=aux,
+            group2ctx=self._group2ctxs[device],
+            shared_exec=owner,
+        )
+
+    def load(self, arrays: List[mx.nd.NDArray]) -> None:
+        """Copy each device's rows of the inputs to it; asynchronous."""
+        for desc, array in zip(self.inputs, arrays):
+            for i in self.active:
+                part = rows_of(array, self.slices[i], batch_axis(desc))
+                part.copyto(self.execs[i].arg_dict[desc.name])
+
+    def forward(self, is_train: bool) -> None:
+        """Run all devices that have rows; asynchronous."""
+        for i in self.active:
+            self.execs[i].forward(is_train=is_train)
+
+    def backward(self, out_grads: Optional[List[mx.nd.NDArray]] = None) -> None:
+        """Compute the gradients on all devices that have rows; asynchronous."""
+        for i in self.active:
+            self.execs[i].backward(self._head_grads(out_grads, i))
+
+    def _head_grads(self, out_grads, device):
+        if out_grads is None:
+            return None
+        return [
+            rows_of(grad, self.slices[device], axis).as_in_context(self.ctx[device])
+            for grad, axis in zip(out_grads, self.output_axes)
+        ]
+
+    def outputs(self) -> List[mx.nd.NDArray]:
+        """Outputs of all devices in sample order, as new arrays on the first device."""
+        values = [self.execs[i].outputs for i in self.active]
+        with one_line("run the network", EngineError):
+            return [
+                join(list(parts), axis, self.ctx[0])
+                for parts, axis in zip(zip(*values), self.output_axes)
+            ]
+
+    def input_grads(self, data_names: Sequence[str]) -> List[mx.nd.NDArray]:
+        """Gradients of the inputs in sample order, as new arrays on the first device."""
+        axes = {desc.name: batch_axis(desc) for desc in self.inputs}
+        return [
+            join([self.execs[i].grad_dict[name] for i in self.active], axes[name], self.ctx[0])
+            for name in data_names
+        ]
+
+
+def _owned(name, arrays):
+    if name not in arrays:
+        raise ArgumentError(
+            f"a bucket's network has the parameter {name!r}, which the default bucket's lacks; "
+            "make the default bucket the one with all parameters"
+        )
+    return arrays[name]
+
+
+def _unfused(grad_req, param_names):
+    """Ask for one small gradient in a network without any, though nobody reads it.
+
+    Without gradients MXNet would fuse operators, and the fused ones keep copies of the weights that
+    they saw first: later weights would be ignored. The last parameter's gradient is the cheapest.
+    """
+    last = [name for name in grad_req if name in param_names][-1:]
+    if set(grad_req.values()) != {"null"}:
+        return grad_req
+    return {**grad_req, **dict.fromkeys(last, "write")}
+
+
+# --- What a user says of the binding ---------------------------------------------------------
+
+
+def group_contexts(group2ctxs: Any, num_device: int) -> Optional[List[dict]]:
+    """Where each device's groups of a network go: what a user says -> one dict a device."""
+    if group2ctxs is None:
+        return None
+    per_device = [group2ctxs] * num_device if isinstance(group2ctxs, dict) else list(group2ctxs)
+    if len(per_device) != num_device:
+        raise ArgumentError(
+            f"group2ctxs has {len(per_device)} entries for {num_device} devices; pass one a device"
+        )
+    return [_pick(mapping, i) for i, mapping in enumerate(per_device)]
+
+
+def _pick(mapping, i):
+    """A dict of group to Context, where each value may be a list with one Context a device."""
+    return {k: v[i] if isinstance(v, (list, tuple)) else v for k, v in mapping.items()}
+
+
+def grad_reqs(grad_req: Any, param_names: Sequence[str], fixed: Sequence[str]) -> Dict[str, str]:
+    """What becomes of each parameter's gradient, as a dict by name."""
+    if isinstance(grad_req, str):
+        reqs = dict.fromkeys(param_names, grad_req)
+    elif isinstance(grad_req, dict):
+        reqs = {**dict.fromkeys(param_names, "write"), **grad_req}
+    elif not isinstance(grad_req, (list, tuple)):
+        raise ArgumentTypeError(
+            f"grad_req is {shown(repr(grad_req))}; pass 'write', 'add' or 'null', a list or a dict"
+        )
+    elif len(grad_req) == len(param_names):
+        reqs = dict(zip(param_names, grad_req))
+    else:
+        raise ArgumentError(
+            f"grad_req has {len(grad_req)} entries for {len(param_names)} parameters; pass one each"
+        )
+    for name in [*reqs, *fixed]:
+        check_known(name, param_names, "parameter of the network")
+    for req in reqs.values():
+        check_known(req, GRAD_REQS, "grad_req")
+    return {**reqs, **dict.fromkeys(fixed, "null")}

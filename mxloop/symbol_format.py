@@ -1,0 +1,424 @@
+"""MXNet's file of a network (``-symbol.json``), checked before MXNet's C++ reader sees it.
+
+That reader follows every index of a file on trust: an input or output that is not there, or an
+operator with too few inputs, is a crash at loading or at the first use. Here the graph is checked
+first, and what MXNet gets is written anew from what was checked.
+
+A graph is ``nodes``, each with ``op``, ``name``, ``attrs`` and ``inputs``, which are (node, output,
+version); ``arg_nodes``, the places of the variables; and ``heads``, the outputs of the whole.
+"""
+
+import ctypes
+import json
+import re
+from typing import Any, Dict, List, Sequence, Tuple
+
+from mxloop.compat import mx
+from mxloop.errors import DataError
+from mxloop.validation import did_you_mean, one_line, shown
+
+Json = Dict[str, Any]
+
+VARIABLE = "null"
+GRAPH_KEYS = {"nodes", "arg_nodes", "heads", "node_row_ptr", "attrs"}
+NODE_KEYS = {"op", "name", "inputs", "attrs", "subgraphs", "control_deps"}
+OLD_NODE_KEYS = {"attr", "param", "backward_source_id"}  # up to MXNet 0.12
+FIRST_WITH_AUX_INPUTS = 900  # before 0.9.0 files left out auxiliary states, and MXNet adds them
+FIRST_VERSION_TO_COME = 1_000_000  # MXNet 1.9 would not parse the attributes of such a file
+SUBGRAPHS = {  # how many graphs these operators hold; all others hold none
+    "_foreach": 1,
+    "_while_loop": 2,
+    "_cond": 3,
+    "_sg_mkldnn_conv": 1,
+    "_sg_mkldnn_fully_connected": 1,
+}
+# Attributes by which MXNet makes inputs and outputs, whatever their number.
+SIZES = {"num_args", "num_arrays", "num_outputs", "num_out_data", "num_tensors", "num_weights"}
+SIZES |= {"sections"}
+MOST_DIGITS = 5  # of such a size
+MOST_OUTPUTS = 2**20  # of all operators together
+MOST_DEPTH = 16  # of graphs within graphs
+LONGEST_NUMBER = 19
+# Python's memory for one of these, at most; what is left goes to numbers and text.
+BYTES_OF = {"[": 88, "{": 400, ",": 40}
+MOST_BYTES = 120 * 2**20  # and twice the file, for the parsed file
+
+# What follows an attribute's own name, or is it, in old files: MXNet keeps these beside the
+# operator's parameters.
+NOT_PARAMETERS = re.compile(
+    r"(.+_)?(ctx_group|lr_mult|wd_mult|force_mirroring|mirror_stage|profiler_scope)|__.*"
+)
+
+
+def loads(text: Any, where: str = "the file") -> mx.sym.Symbol:
+    """Make the network that a symbol file describes.
+
+    Parameters
+    ----------
+    text : str or bytes
+    where : str
+        What a message calls the text.
+
+    Raises
+    ------
+    DataError
+        If the text is no sound graph, or MXNet does not take it.
+    """
+    checked = check(text, where)
+    with one_line(f"load {shown(where)}"):
+        return mx.sym.load_json(checked)
+
+
+def check(text: Any, where: str = "the file") -> str:
+    """Raise an error unless the text describes a sound graph of operators that are known here.
+
+    Returns
+    -------
+    str
+        The same graph, as MXNet may read it.
+
+    Raises
+    ------
+    DataError
+    """
+    try:
+        return _checked(text)
+    except _Flaw as flaw:
+        raise DataError(
+            f"{shown(where)} is no sound symbol file of MXNet: {shown(flaw, 120)}; "
+            "take another copy of it, or save it anew"
+        ) from flaw.__cause__
+
+
+class _Flaw(Exception):
+    """What is wrong with a graph."""
+
+
+def _need(truth, flaw):
+    if not truth:
+        raise _Flaw(flaw)
+
+
+def _checked(text):
+    graph = _parse(text)
+    _Graphs().check(graph, 0)
+    clean = json.dumps(graph, ensure_ascii=False)
+    try:
+        clean.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise _Flaw("it holds text that UTF-8 cannot write") from error
+    return clean
+
+
+# Text -> JSON
+
+
+def _parse(text):
+    try:
+        text = text.decode("utf-8") if isinstance(text, (bytes, bytearray)) else text
+    except UnicodeDecodeError as error:
+        raise _Flaw("it is not text in UTF-8") from error
+    _need(text.strip(), "it is empty")
+    need = sum(size * text.count(character) for character, size in BYTES_OF.items())
+    _need(need < MOST_BYTES + 2 * len(text), "it would need far more memory than its size")
+    try:
+        return json.loads(
+            text,
+            object_pairs_hook=_object,
+            parse_int=_integer,
+            parse_constant=_no_number,
+        )
+    except RecursionError as error:
+        raise _Flaw("it is nested too deeply") from error
+    except json.JSONDecodeError as error:
+        raise _Flaw(f"it is not JSON ({error.msg} in line {error.lineno})") from error
+
+
+def _object(pairs):
+    made = dict(pairs)
+    _need(len(made) == len(pairs), f"it gives one key twice among {[key for key, _ in pairs][:6]}")
+    return made
+
+
+def _integer(digits):
+    _need(len(digits) <= LONGEST_NUMBER, f"the number {digits[:24]}... is too large")
+    return int(digits)
+
+
+def _no_number(name):
+    raise _Flaw(f"{name} is no number of JSON")
+
+
+# The graph
+
+
+class _Graphs:
+    """Checks a graph and the graphs within it."""
+
+    def __init__(self) -> None:
+        self.known = set(_operators())
+        self.version = 0
+        self.outputs = 0
+        self.told: Dict[Any, Tuple[int, int]] = {}
+
+    def check(self, graph: Json, depth: int) -> None:
+        """Raise a flaw unless the graph is sound."""
+        _need(depth <= MOST_DEPTH, f"graphs are nested more than {MOST_DEPTH} deep")
+        _need_keys(graph, "the graph", {"nodes", "arg_nodes", "heads"}, GRAPH_KEYS)
+        if depth == 0:
+            self.version = _version(graph.get("attrs", {}))
+        numbers: List[int] = []  # of the outputs of each node so far
+        for place, node in enumerate(_list(graph["nodes"], "nodes")):
+            numbers.append(self._node(place, node, numbers, depth))
+        variables = [i for i, node in enumerate(graph["nodes"]) if node["op"] == VARIABLE]
+        _need(graph["arg_nodes"] == variables, "'arg_nodes' are not the places of its variables")
+        _need(_list(graph["heads"], "heads"), "it has no outputs ('heads' is empty)")
+        _entries(graph["heads"], numbers, "the heads")
+        _row_pointers(graph.get("node_row_ptr"), len(numbers))
+
+    def _node(self, place, node, numbers, depth):
+        """Check a node; how many outputs it has."""
+        _need_keys(node, f"node {place}", {"op", "name", "inputs"}, NODE_KEYS | OLD_NODE_KEYS)
+        op, name = node["op"], node["name"]
+        _need(isinstance(op, str) and isinstance(name, str), f"node {place} has no name or no 'op'")
+        what = f"node {place} ({shown(name, 30)})"
+        _entries(_list(node["inputs"], f"inputs of {what}"), numbers, what)
+        attributes = _attributes(node, what)
+        _earlier_nodes(node.get("control_deps", []), place, what)
+        graphs = _list(node.get("subgraphs", []), f"subgraphs of {what}")
+        _need(
+            len(graphs) == SUBGRAPHS.get(op, 0),
+            f"{what} holds {len(graphs)} graphs; {op} has {SUBGRAPHS.get(op, 0)}",
+        )
+        for inner in graphs:
+            self.check(inner, depth + 1)
+        if op == VARIABLE:
+            _need(not node["inputs"], f"{what} is a variable with inputs")
+            return 1
+        return self._operator(what, node, attributes)
+
+    def _operator(self, what, node, attributes):
+        """Check an operator's name and number of inputs; how many outputs it has."""
+        op, inputs = node["op"], len(node["inputs"])
+        if op not in self.known:
+            raise _Flaw(f"{what} is {shown(repr(op), 30)}; {did_you_mean(op, self.known)}")
+        least, outputs = self._numbers(what, op, attributes, node)
+        most = least
+        if self.version < FIRST_WITH_AUX_INPUTS:
+            least = min(least, inputs)
+        _need(least <= inputs <= most, f"{what} has {inputs} inputs; this {op} takes {most}")
+        self.outputs += outputs
+        _need(self.outputs <= MOST_OUTPUTS, f"its nodes have more than {MOST_OUTPUTS} outputs")
+        return outputs
+
+    def _numbers(self, what, op, attributes, node):
+        """How many inputs and outputs MXNet gives such an operator."""
+        for name in SIZES & attributes.keys():
+            digits = sum(character.isdigit() for character in attributes[name])
+            _need(digits <= MOST_DIGITS, f"{what} has {name}={shown(attributes[name], 20)}")
+        try:
+            if op in SUBGRAPHS:
+                return _numbers_with_graphs(what, op, attributes, node)
+            key = (op, len(node["inputs"]), *sorted(attributes.items()))
+            if key not in self.told:
+                self.told[key] = _numbers_of(op, attributes, len(node["inputs"]))
+            return self.told[key]
+        except mx.base.MXNetError as error:
+            raise _Flaw(f"{what}: {_reason(error)}") from error
+
+
+def _reason(error):
+    line = str(error).strip().splitlines()[-1]
+    return line.partition("Check failed: ")[2] or line.partition("MXNetError: ")[2] or line
+
+
+def _list(value, what):
+    _need(isinstance(value, list), f"{what} is {shown(repr(value), 30)}, not a list")
+    return value
+
+
+def _is_index(value):
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+
+
+def _need_keys(value, what, needed, known):
+    _need(isinstance(value, dict), f"{what} is {shown(repr(value), 30)}, not an object")
+    missing, unknown = needed - value.keys(), value.keys() - known
+    _need(not missing, f"{what} has no {sorted(missing)}")
+    _need(not unknown, f"{what} has {shown(sorted(unknown), 40)}, which MXNet does not know")
+
+
+def _version(attributes):
+    """The version of MXNet that wrote a graph, as 10901; files before 0.9 do not tell."""
+    _need(isinstance(attributes, dict), "'attrs' is not an object")
+    for key, value in attributes.items():
+        _need(
+            isinstance(value, list) and len(value) == 2 and isinstance(value[0], str),
+            f"'attrs' gives {shown(repr(key), 30)} no kind and value",
+        )
+    kind, version = attributes.get("mxnet_version", ["int", 800])
+    _need(
+        kind == "int" and _is_index(version) and version < FIRST_VERSION_TO_COME,
+        f"it was written by MXNet {shown(version, 30)}; 1.9 and older can be read",
+    )
+    return version
+
+
+def _entries(entries, numbers, what):
+    """Inputs and heads are outputs of nodes that came before."""
+    for entry in entries:
+        _need(
+            isinstance(entry, list) and len(entry) in (2, 3) and all(map(_is_index, entry)),
+            f"{what} refers to {shown(entry, 30)}; it must be [node, output, version]",
+        )
+        node, output = entry[:2]
+        _need(
+            node < len(numbers), f"{what} refers to node {node}, and {len(numbers)} nodes precede"
+        )
+        _need(
+            output < numbers[node],
+            f"{what} refers to output {output} of node {node}, which has {numbers[node]}",
+        )
+
+
+def _earlier_nodes(places, place, what):
+    _need(
+        isinstance(places, list) and all(_is_index(p) and p < place for p in places),
+        f"control_deps of {what} are not nodes that precede it",
+    )
+
+
+def _attributes(node, what):
+    """A node's attributes, also where an old file keeps them."""
+    merged: Dict[str, str] = {}
+    _need(not {"attr", "attrs"} <= node.keys(), f"{what} has both 'attr' and 'attrs'")
+    for key in ("attr", "attrs", "param"):
+        values = node.get(key, {})
+        _need(
+            isinstance(values, dict) and all(isinstance(v, str) for v in values.values()),
+            f"{key} of {what} are not text by name",
+        )
+        merged.update(values)
+    return merged
+
+
+def _row_pointers(pointers, nodes):
+    if pointers is not None:
+        rising = isinstance(pointers, list) and all(map(_is_index, pointers))
+        _need(
+            rising and len(pointers) == nodes + 1 and pointers == sorted(pointers),
+            "'node_row_ptr' does not rise with the nodes",
+        )
+
+
+# What MXNet says of operators
+
+
+def _operators():
+    size, names = ctypes.c_uint(), ctypes.POINTER(ctypes.c_char_p)()
+    _call("MXListAllOpNames", ctypes.byref(size), ctypes.byref(names))
+    listed = (names[i].decode() for i in range(size.value))
+    # What MXNet makes by itself when it binds relies on things that no file tells.
+    return [name for name in listed if not re.search("_backward|^_CachedOp", name)]
+
+
+def _numbers_of(op, attributes, inputs):
+    """Make one such operator on variables, and look how many inputs and outputs it has."""
+    made = _atom(op, attributes)
+    variables = [mx.sym.var(f"input{i}") for i in range(inputs)]
+    handles = (ctypes.c_void_p * inputs)(*[variable.handle for variable in variables])
+    _call("MXSymbolCompose", made.handle, b"made", ctypes.c_uint(inputs), None, handles)
+    nodes = json.loads(made.tojson())["nodes"]
+    return len(nodes[-1]["inputs"]), len(made)
+
+
+def _atom(op, attributes):
+    """An operator without its inputs, as a Symbol."""
+    wanted = {k: v for k, v in attributes.items() if not NOT_PARAMETERS.fullmatch(k)}
+    creator, handle = ctypes.c_void_p(), ctypes.c_void_p()
+    _call("NNGetOpHandle", op.encode(), ctypes.byref(creator))
+    _call(
+        "MXSymbolCreateAtomicSymbol",
+        creator,
+        ctypes.c_uint(len(wanted)),
+        _strings(wanted),
+        _strings(wanted.values()),
+        ctypes.byref(handle),
+    )
+    return mx.sym.Symbol(handle)
+
+
+def _strings(values):
+    encoded = [value.encode("utf-8", "replace") for value in values]
+    return (ctypes.c_char_p * len(encoded))(*encoded)
+
+
+def _call(function, *arguments):
+    mx.base.check_call(getattr(mx.base._LIB, function)(*arguments))
+
+
+# Operators that hold graphs
+
+
+def _numbers_with_graphs(what, op, attributes, node):
+    inputs, graphs = len(node["inputs"]), node["subgraphs"]
+    if op.startswith("_sg_"):
+        return inputs, 3
+    outputs = len(_atom(op, attributes))
+    variables = [len(graph["arg_nodes"]) for graph in graphs]
+    heads = [len(graph["heads"]) for graph in graphs]
+    locations = _locations(attributes)
+    fit = _FIT[op](inputs, outputs, variables, heads, locations, attributes)
+    _need(fit, f"the inputs or outputs of {what} do not fit the graphs that it holds")
+    _need(
+        int(attributes["num_args"]) == inputs + len(graphs),
+        f"{what} has num_args={attributes['num_args']}, and {inputs} inputs",
+    )
+    return inputs, outputs
+
+
+def _locations(attributes):
+    return {
+        key: [int(number) for number in re.findall(r"-?\d+", value[:100_000])]
+        for key, value in attributes.items()
+        if key.endswith("_locs")
+    }
+
+
+def _below(numbers: Sequence[int], limit: int) -> bool:
+    return all(0 <= number < limit for number in numbers)
+
+
+def _foreach_fits(inputs, outputs, variables, heads, locations, attributes):
+    places = locations["in_data_locs"] + locations["in_state_locs"] + locations["remain_locs"]
+    states = len(locations["in_state_locs"])
+    return (
+        variables == [inputs]
+        and heads == [outputs]
+        and sorted(places) == list(range(inputs))
+        and int(attributes["num_out_data"]) + states == outputs
+    )
+
+
+def _while_loop_fits(inputs, outputs, variables, heads, locations, attributes):
+    condition, body = locations["cond_input_locs"], locations["func_input_locs"]
+    loop = locations["func_var_locs"]
+    return (
+        variables == [len(condition), len(body)]
+        and heads == [1, outputs]
+        and _below(condition + body, inputs)
+        and _below(loop, len(body))
+        and int(attributes["num_out_data"]) + len(loop) == outputs
+    )
+
+
+def _cond_fits(inputs, outputs, variables, heads, locations, attributes):
+    places = [locations[f"{branch}_input_locs"] for branch in ("cond", "then", "else")]
+    return (
+        variables == [len(place) for place in places]
+        and heads == [1, outputs, outputs]
+        and all(_below(place, inputs) for place in places)
+    )
+
+
+_FIT = {"_foreach": _foreach_fits, "_while_loop": _while_loop_fits, "_cond": _cond_fits}
