@@ -31,3 +31,7 @@ class EngineError(MXLoopError, RuntimeError):
 
 class PeerError(StateError):
     """Another process of the same training has ended, or does not answer in time."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM ended the training; like Ctrl-C, no ``except Exception`` stops it."""

@@ -320,6 +320,19 @@ class DataParallelExecutorManager:
         sum_arrays(trained, total)
         return total / len(trained)
 
+    def aux_state(self) -> Tuple[Dict[str, List[mx.nd.NDArray]], List[int]]:
+        """Each device's own auxiliary states by name, and the devices that have moved theirs."""
+        own = self.aux_arrays if self._own_aux is None else self._own_aux
+        return dict(zip(self.aux_names, own)), sorted(self._stepped)
+
+    def load_aux_state(
+        self, states: Dict[str, Sequence[mx.nd.NDArray]], stepped: Sequence[int]
+    ) -> None:
+        """Take back what `aux_state` gave; on another number of devices all keep the average."""
+        if all(len(own) == len(self.ctx) for own in states.values()):
+            _spread(self.aux_arrays, [states[name] for name in self.aux_names])
+            self._stepped = set(stepped)
+
     # One batch
 
     def load_data_batch(self, data_batch: mx.io.DataBatch) -> None:

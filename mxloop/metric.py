@@ -7,6 +7,8 @@ and the labels that belong to them. So its value is that of one device on unpadd
 import copy
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+import numpy as np
+
 from mxloop.compat import mx
 from mxloop.errors import ArgumentError, ArgumentTypeError
 from mxloop.validation import did_you_mean, shown
@@ -152,13 +154,58 @@ class Meter:
 
     def reset(self) -> None:
         """Start an epoch."""
-        for metric in self._each():
+        for metric in self.each():
             metric.reset()
 
     def update(self, manager: Any, labels: Sequence[mx.nd.NDArray]) -> None:
         """Count the manager's present batch."""
-        for metric in self._each():
+        for metric in self.each():
             manager.update_metric(metric, labels)
 
-    def _each(self):
+    def each(self) -> List[mx.metric.EvalMetric]:
+        """The one metric, or both."""
         return [self.metric] if self.shown is self.metric else [self.metric, self.shown]
+
+
+# --- What a metric has counted ------------------------------------------------------------------
+
+
+def get_state(metric: Any) -> Dict[str, Any]:
+    """Take down the sums and counts of a metric, and of those in it; fit for JSON."""
+    return {name: _packed(value) for name, value in vars(metric).items() if _counts(value)}
+
+
+def set_state(metric: Any, state: Dict[str, Any]) -> None:
+    """Give a metric of the same kind what `get_state` took down."""
+    for name, value in state.items():
+        setattr(metric, name, _unpacked(value, getattr(metric, name, None)))
+
+
+def _counts(value):
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(_counts(item) for item in value)
+    return isinstance(value, (int, float, np.ndarray, np.generic)) or _is_part(value)
+
+
+def _is_part(value):
+    """Whether a value is a metric inside a metric, or one of MXNet's tables behind one."""
+    return isinstance(value, mx.metric.EvalMetric) or type(value).__module__ == "mxnet.metric"
+
+
+def _packed(value):
+    if isinstance(value, (np.ndarray, np.generic)):
+        return {"dtype": value.dtype.name, "value": value.tolist()}
+    if isinstance(value, (list, tuple)):
+        return [_packed(item) for item in value]
+    return {"part": get_state(value)} if _is_part(value) else value
+
+
+def _unpacked(saved, present):
+    if isinstance(saved, list):
+        return type(present)(map(_unpacked, saved, present))
+    if not isinstance(saved, dict):
+        return saved
+    if "part" in saved:
+        set_state(present, saved["part"])
+        return present
+    return np.array(saved["value"], saved["dtype"])[()]

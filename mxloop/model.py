@@ -16,6 +16,7 @@ from mxloop import distributed
 from mxloop import metric as metrics
 from mxloop import optimizer as optimizers
 from mxloop.callback import CallbackList, EpochLog, State, as_callbacks
+from mxloop.callback.checkpointing import as_checkpoint, find
 from mxloop.checkpoint import load_checkpoint, save_checkpoint
 from mxloop.compat import mx
 from mxloop.data import as_iterator, is_iterator
@@ -35,7 +36,7 @@ from mxloop.executor_manager import (
 )
 from mxloop.labels import label_names
 from mxloop.log import say
-from mxloop.training import run_epoch, train
+from mxloop.training import run_epoch, start_counting, train
 from mxloop.validation import check_symbol, contexts, count, did_you_mean, names, one_line, shown
 
 logger = logging.getLogger(__name__)
@@ -546,6 +547,8 @@ class FeedForward:
         num_epoch: Optional[int] = None,
         callbacks: Any = None,
         seed: Optional[int] = None,
+        checkpoint: Any = None,
+        resume: Any = None,
     ) -> "FeedForward":
         """Train from `begin_epoch` to the constructor's `num_epoch`, or `num_epoch` epochs further.
 
@@ -574,6 +577,12 @@ class FeedForward:
         callbacks : Callback or list of Callback, optional
         seed : int, optional
             Makes initialisation, order of the samples and random operators repeatable.
+        checkpoint : str, path-like or Checkpoint, optional
+            Where to write checkpoints: after every epoch, and when training ends early; a
+            `mxloop.callback.Checkpoint` says more.
+        resume : {True, 'auto'} or int, optional
+            Go on from the newest valid checkpoint; 'auto' begins anew where there is none, a number
+            means the checkpoint after so many epochs. A finished run returns at once.
 
         Returns
         -------
@@ -586,6 +595,8 @@ class FeedForward:
             One line, if arguments, data and network do not go together.
         """
         begin, end = self._span(num_epoch)
+        keeper = as_checkpoint(checkpoint)
+        found = find(keeper, resume)
         data = self._as_training_data(X, y, seed, begin, fresh=num_epoch is None)
         eval_data = self._as_eval_data(eval_data)
         metric = metrics.create(eval_metric)
@@ -607,12 +618,15 @@ class FeedForward:
             logger,
             self._sym_gen,
         )
+        if found is not None:
+            self.arg_params, self.aux_params = found.arg_params, found.aux_params
         self._initialise(manager, data, seed)
         store, on_store = create_kvstore(kvstore, len(manager.ctx), self.arg_params)
         if num_epoch is None:
             self._forget()
         state = self._state(manager, begin, end)
-        told.append(EpochLog(logger))
+        state.seed = self._seed if seed is not None or keeper else None
+        told = [*told, EpochLog(logger), *([keeper] if keeper else [])]
         with self._updating(manager, store, on_store) as update, self._keeping(state, update):
             state.optimizer = self._optimizer
             if store is not None:
@@ -630,6 +644,7 @@ class FeedForward:
                 monitor,
                 state,
                 store,
+                found,
             )
         return self
 
@@ -717,8 +732,9 @@ class FeedForward:
                 "pass labels, one a sample"
             )
         data = self._as_data(X, y, shuffle=True, seed=self._seed)
+        if self._seed is None:
+            self._seed = int(np.random.randint(2**31 - 1)) if is_iterator(X) else data.seed
         if not is_iterator(X):
-            self._seed = data.seed
             data.load_state_dict({**data.state_dict(), "epoch": begin, "position": 0})
         return data
 
@@ -830,6 +846,7 @@ class FeedForward:
         tell, state = CallbackList(callbacks), State(manager, 0, 0)
         batches = _some_batches(data, num_batch, reset)
         told = lambda: tell("on_eval_batch_end", state)  # noqa: E731
+        start_counting(meter, state)
         run_epoch(manager, batches, meter, state, lambda: None, told)
         return meter.metric.get()[1]
 

@@ -4,19 +4,25 @@ One step is: load a batch, forward, backward, update, metric, callbacks. `run_ep
 sentence; a loop of one's own is the same calls, written by hand.
 """
 
+import collections
 import contextlib
 import copy
 import itertools
+import logging
 import time
 from typing import Any, Callable, Iterable, Optional, Sequence
 
-from mxloop import distributed
+from mxloop import distributed, signals
 from mxloop import metric as metrics
+from mxloop import resume as resuming
 from mxloop.callback import CallbackList, State
+from mxloop.checkpoint import Generation
 from mxloop.compat import mx
 from mxloop.errors import ArgumentTypeError, DataError, EngineError
 from mxloop.executor_manager import DataParallelExecutorManager, as_descs
 from mxloop.validation import count, reason, shown
+
+logger = logging.getLogger(__name__)
 
 
 def run_epoch(
@@ -29,9 +35,7 @@ def run_epoch(
     update: Optional[Callable[[], None]] = None,
 ) -> None:
     """Run all batches: a training epoch with `update`, an evaluation without."""
-    meter.reset()
     state.metric, state.shown_metric = meter.metric, meter.shown
-    state.samples = state.nbatch = 0
     for batch in batches:
         state.data_batch = batch
         before_batch()
@@ -42,12 +46,18 @@ def run_epoch(
             if update is not None:
                 manager.backward()
                 update()
+            state.nbatch += 1
+            state.samples += manager.num_samples
             meter.update(manager, batch.label)
-        state.nbatch += 1
-        state.samples += manager.num_samples
         after_batch()
         if state.stop and update is not None:
             break  # of the training; an evaluation is over all its data
+
+
+def start_counting(meter: metrics.Meter, state: State) -> None:
+    """Set metric and counts to zero, for a new epoch or evaluation."""
+    meter.reset()
+    state.samples = state.nbatch = 0
 
 
 @contextlib.contextmanager
@@ -82,6 +92,7 @@ def train(
     monitor: Optional[mx.monitor.Monitor] = None,
     state: Optional[State] = None,
     kvstore: Optional[Any] = None,
+    resume: Optional[Generation] = None,
 ) -> State:
     """Train from `begin_epoch` up to `num_epoch`: epochs, evaluations, callbacks.
 
@@ -105,6 +116,8 @@ def train(
         To be filled while training; a new one by default.
     kvstore : KVStore, optional
         One of several workers ('dist_sync') keeps them in step.
+    resume : Generation, optional
+        A checkpoint to go on from, whose parameters the manager has; see `mxloop.resume`.
 
     Returns
     -------
@@ -118,33 +131,45 @@ def train(
         If an epoch has no batches, or labels are missing.
     """
     state = state or State(manager, begin_epoch, num_epoch)
-    tell = CallbackList([*callbacks, *([_Monitoring(monitor)] if monitor else [])])
     if monitor:
         manager.install_monitor(monitor)
+        callbacks = [*callbacks, _Monitoring(monitor)]
     manager.check_labels()
-    apart = any(callback.resets_metric for callback in tell.callbacks)
+    apart = any(callback.resets_metric for callback in callbacks)
     meter = metrics.Meter(metrics.create(eval_metric), apart)
     eval_meter = metrics.Meter(copy.deepcopy(meter.metric), apart)
     stream = _Epochs(train_data, epoch_size)
+    state.update, state.meter = update, meter
+    state.train_data, state.eval_data = train_data, eval_data
+    state.callbacks = list(callbacks)
+    start_counting(meter, state)
+    if resume is not None:
+        resuming.restore(state, resume)
+        stream.go_on(resume)
+        begin_epoch = resume.epoch
     if distributed.is_synchronous(kvstore):
         stream = _InStep(stream, train_data, distributed.Workers(kvstore), update)
-    try:
-        tell("on_train_begin", state)
-        for epoch in range(begin_epoch, num_epoch):
-            state.epoch = epoch
-            _train_epoch(manager, stream, meter, state, tell, update)
-            if eval_data is not None:
-                _evaluate(manager, eval_data, eval_meter, state, tell)
-            manager.copy_to(state.arg_params, state.aux_params)
-            tell("on_epoch_end", state)
-            if state.stop:
-                break
-        tell("on_train_end", state)
-    except BaseException as error:
-        if isinstance(error, EngineError) and not distributed.is_synchronous(kvstore):
-            _clear_engine()
-        tell("on_exception", state, error)
-        raise
+    with signals.deferred() as interruption:
+        tell = CallbackList([*resuming.first_callbacks(state), *callbacks, interruption])
+        try:
+            tell("on_train_begin", state)
+            for epoch in range(begin_epoch, num_epoch):
+                state.epoch = epoch
+                if resume is None or epoch > resume.epoch or not resume.batch:
+                    start_counting(meter, state)
+                _train_epoch(manager, stream, meter, state, tell, update)
+                if eval_data is not None:
+                    _evaluate(manager, eval_data, eval_meter, state, tell)
+                manager.copy_to(state.arg_params, state.aux_params)
+                tell("on_epoch_end", state)
+                if state.stop:
+                    break
+            tell("on_train_end", state)
+        except BaseException as error:
+            if isinstance(error, EngineError) and not distributed.is_synchronous(kvstore):
+                _clear_engine()
+            tell("on_exception", state, error)
+            raise
     return state
 
 
@@ -175,6 +200,7 @@ def _train_epoch(manager, stream, meter, state, tell, update):
 
 def _evaluate(manager, eval_data, meter, state, tell):
     eval_data.reset()
+    start_counting(meter, state)
     told = lambda: tell("on_eval_batch_end", state)  # noqa: E731
     run_epoch(manager, eval_data, meter, state, lambda: None, told)
     if not state.nbatch:
@@ -209,14 +235,42 @@ class _Epochs:
         self._data = data
         self._size = None if epoch_size is None else count("epoch_size", epoch_size)
         self._pass = iter(())
+        self._begun = None
 
     def epoch(self):
-        """Yield one epoch's batches."""
-        return (
-            self._one_pass()
-            if self._size is None
-            else itertools.islice(self._endless(), self._size)
+        """Yield one epoch's batches, or the rest of one that was taken up within."""
+        begun, self._begun = self._begun, None
+        return self._whole() if begun is None else begun
+
+    def _whole(self):
+        if self._size is None:
+            return self._one_pass()
+        return itertools.islice(self._endless(), self._size)
+
+    def go_on(self, found):
+        """Go to the place of a checkpoint."""
+        if hasattr(self._data, "load_state_dict") and found.manifest["iterator"] is not None:
+            self._data.load_state_dict(found.manifest["iterator"])
+            self._pass = iter(self._data)
+            if found.batch:
+                left = None if self._size is None else self._size - found.batch
+                batches = self._pass if self._size is None else self._endless()
+                self._begun = itertools.islice(batches, left)
+        else:
+            self._replay(found.epoch - found.manifest["begin_epoch"], found.batch)
+
+    def _replay(self, epochs, batches):
+        logger.warning(
+            "%s has no state_dict(): %d epochs and %d batches are read again to find the place",
+            type(self._data).__name__,
+            epochs,
+            batches,
         )
+        for _ in range(epochs):
+            collections.deque(self._whole(), maxlen=0)
+        if batches:
+            self._begun = self._whole()
+            collections.deque(itertools.islice(self._begun, batches), maxlen=0)
 
     def _one_pass(self):
         self._data.reset()

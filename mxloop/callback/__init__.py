@@ -1,6 +1,7 @@
 """What happens beside the training: one idea a file. MXNet's own callables work unchanged."""
 
 from mxloop.callback.base import Callback, CallbackList, State, as_callbacks
+from mxloop.callback.checkpointing import Checkpoint
 from mxloop.callback.epoch_log import EpochLog
 from mxloop.callback.speedometer import Speedometer
 from mxloop.compat import mx
@@ -16,6 +17,7 @@ __all__ = [
     "BatchEndParam",
     "Callback",
     "CallbackList",
+    "Checkpoint",
     "EpochLog",
     "LogValidationMetricsCallback",
     "ProgressBar",

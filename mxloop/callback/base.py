@@ -48,6 +48,12 @@ class State:
         self.aux_params: Dict[str, mx.nd.NDArray] = {}
         self.history: List[dict] = []
         self.stop = False
+        # What a checkpoint takes down, and nobody else needs.
+        self.update = self.meter = self.train_data = self.eval_data = self.seed = None
+        self.data_states: list = [None, None]
+        self.callbacks: List[Callback] = []
+        self.position = None
+        self.position_samples = 0
 
     def batch_end_param(self) -> Any:
         """Return the state as MXNet's callbacks expect it."""

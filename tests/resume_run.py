@@ -1,0 +1,92 @@
+"""One run that may be interrupted and resumed, for tests that start it in new processes.
+
+    python resume_run.py SETTINGS.json
+
+Settings: prefix, devices, optimizer, last_batch, shuffle, every (batches), stop_at (steps done when
+the run is to end with an exception), resume, num_epoch, out (npz of all parameters and states).
+"""
+
+import json
+import logging
+import sys
+
+import numpy as np
+
+import mxloop
+from mxloop import mx
+
+ROWS, BATCH = 53, 10
+OPTIMIZERS = {
+    "sgd": {"learning_rate": 0.05, "momentum": 0.9, "wd": 1e-3},
+    "adam": {"learning_rate": 0.01},
+}
+
+
+class Stop(Exception):
+    """Ends a run on purpose."""
+
+
+def network():
+    net = mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=12, name="fc1")
+    net = mx.sym.Activation(mx.sym.BatchNorm(net, name="bn", fix_gamma=False), act_type="relu")
+    net = mx.sym.FullyConnected(mx.sym.Dropout(net, p=0.3), num_hidden=4, name="fc2")
+    return mx.sym.SoftmaxOutput(net, name="softmax")
+
+
+def data(last_batch):
+    rng = np.random.RandomState(5)
+    x = rng.normal(size=(ROWS, 6))
+    y = rng.randint(0, 4, ROWS)
+    return mxloop.data.ArrayIter(x, y, BATCH, shuffle=True, last_batch=last_batch, seed=3)
+
+
+def stopper(at):
+    steps = [0]
+
+    def stop(_):
+        steps[0] += 1
+        if steps[0] == at:
+            raise Stop
+
+    return stop
+
+
+def run(prefix, devices=1, optimizer="sgd", last_batch="keep", every=None, stop_at=None,
+        resume=None, num_epoch=4, out=None):  # fmt: skip
+    model = mxloop.FeedForward(
+        network(),
+        ctx=[mx.cpu(i) for i in range(devices)],
+        num_epoch=num_epoch,
+        optimizer=optimizer,
+        initializer=mx.init.Xavier(),
+        **OPTIMIZERS[optimizer],
+    )
+    keeper = mxloop.callback.Checkpoint(prefix, every_n_batches=every) if prefix else None
+    x = data(last_batch)
+    try:
+        model.fit(
+            x,
+            eval_data=data("keep"),
+            eval_metric=["acc", "ce", "f1"][:2],
+            seed=7,
+            checkpoint=keeper,
+            resume=resume,
+            batch_end_callback=stopper(stop_at),
+        )
+    except Stop:
+        return None
+    result = {**model.arg_params, **model.aux_params}
+    result = {name: array.asnumpy() for name, array in result.items()}
+    for row in model.history:
+        for name, value in row.items():
+            if name.startswith(("train_", "val_")):
+                result[f"{row['epoch']}_{name}"] = np.array(value)
+    if out:
+        np.savez(out, **result)
+    return result
+
+
+if __name__ == "__main__":
+    logging.getLogger("mxloop").setLevel(logging.WARNING)
+    with open(sys.argv[1]) as settings:
+        run(**json.load(settings))
