@@ -195,12 +195,10 @@ class DataParallelExecutorManager:
                 )
 
     def _check_given(self, param_names, aux_names):
-        for given, known in ((param_names, self.arg_names), (aux_names, self._all_aux())):
+        states = self.symbol.list_auxiliary_states()
+        for given, known in ((param_names, self.arg_names), (aux_names, states)):
             for name in given or ():
                 check_known(name, known, "parameter of the network")
-
-    def _all_aux(self):
-        return self.symbol.list_auxiliary_states()
 
     def _parameters(self):
         others = {desc.name for desc in self._data + self._labels} | set(self._label_names)

@@ -114,6 +114,11 @@ def _check_kvstore_name(name):
 
 
 def _store_of(name):
+    if "async" in name and mx.util.getenv("MXNET_UPDATE_ON_KVSTORE") == "0":
+        raise ArgumentError(
+            f"kvstore {name!r} updates on its servers, which MXNET_UPDATE_ON_KVSTORE=0 forbids; "
+            "unset that, or use 'dist_sync'"
+        )
     if name.startswith("dist"):
         return distributed.create(name)
     with one_line(f"create the kvstore {name!r}"):

@@ -48,6 +48,12 @@ MOST_ARRAYS = 100_000  # each takes about 1 kB of memory, however small it is in
 LEAST_ARRAY, LEAST_NAME = 4 * 5, 8  # bytes
 
 
+def ending(where: Any, limit: int = 60) -> str:
+    """A file's name as a piece of a message; of a long one the end, which tells more."""
+    text = shown(where, 4096)
+    return text if len(text) <= limit else "..." + text[3 - limit :]
+
+
 def encode(arrays: Arrays) -> bytes:
     """Write named arrays as ``mx.nd.save`` does, byte for byte.
 
@@ -186,7 +192,7 @@ class Reader:
     def refuse(self, came: str) -> None:
         """Say what is wrong with the file."""
         raise DataError(
-            f"{shown(self.where)} is no whole .params file of MXNet: it holds {shown(came, 90)}; "
+            f"{ending(self.where)} is no whole .params file of MXNet: it holds {shown(came, 90)}; "
             "take another copy of it, or save it anew"
         )
 

@@ -13,8 +13,11 @@ import json
 import re
 from typing import Any, Dict, List, Sequence, Tuple
 
+from mxloop import strict_json
 from mxloop.compat import mx
 from mxloop.errors import DataError
+from mxloop.params_format import ending
+from mxloop.strict_json import Flaw
 from mxloop.validation import did_you_mean, one_line, shown
 
 Json = Dict[str, Any]
@@ -38,11 +41,6 @@ SIZES |= {"sections"}
 MOST_DIGITS = 5  # of such a size
 MOST_OUTPUTS = 2**20  # of all operators together
 MOST_DEPTH = 16  # of graphs within graphs
-LONGEST_NUMBER = 19
-# Python's memory for one of these, at most; what is left goes to numbers and text.
-BYTES_OF = {"[": 88, "{": 400, ",": 40}
-MOST_BYTES = 120 * 2**20  # and twice the file, for the parsed file
-
 # What follows an attribute's own name, or is it, in old files: MXNet keeps these beside the
 # operator's parameters.
 NOT_PARAMETERS = re.compile(
@@ -65,7 +63,7 @@ def loads(text: Any, where: str = "the file") -> mx.sym.Symbol:
         If the text is no sound graph, or MXNet does not take it.
     """
     checked = check(text, where)
-    with one_line(f"load {shown(where)}"):
+    with one_line(f"load {ending(where)}"):
         return mx.sym.load_json(checked)
 
 
@@ -83,70 +81,27 @@ def check(text: Any, where: str = "the file") -> str:
     """
     try:
         return _checked(text)
-    except _Flaw as flaw:
+    except Flaw as flaw:
         raise DataError(
-            f"{shown(where)} is no sound symbol file of MXNet: {shown(flaw, 120)}; "
+            f"{ending(where)} is no sound symbol file of MXNet: {shown(flaw, 100)}; "
             "take another copy of it, or save it anew"
         ) from flaw.__cause__
 
 
-class _Flaw(Exception):
-    """What is wrong with a graph."""
-
-
 def _need(truth, flaw):
     if not truth:
-        raise _Flaw(flaw)
+        raise Flaw(flaw)
 
 
 def _checked(text):
-    graph = _parse(text)
+    graph = strict_json.loads(text)
     _Graphs().check(graph, 0)
     clean = json.dumps(graph, ensure_ascii=False)
     try:
         clean.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise _Flaw("it holds text that UTF-8 cannot write") from error
+        raise Flaw("it holds text that UTF-8 cannot write") from error
     return clean
-
-
-# Text -> JSON
-
-
-def _parse(text):
-    try:
-        text = text.decode("utf-8") if isinstance(text, (bytes, bytearray)) else text
-    except UnicodeDecodeError as error:
-        raise _Flaw("it is not text in UTF-8") from error
-    _need(text.strip(), "it is empty")
-    need = sum(size * text.count(character) for character, size in BYTES_OF.items())
-    _need(need < MOST_BYTES + 2 * len(text), "it would need far more memory than its size")
-    try:
-        return json.loads(
-            text,
-            object_pairs_hook=_object,
-            parse_int=_integer,
-            parse_constant=_no_number,
-        )
-    except RecursionError as error:
-        raise _Flaw("it is nested too deeply") from error
-    except json.JSONDecodeError as error:
-        raise _Flaw(f"it is not JSON ({error.msg} in line {error.lineno})") from error
-
-
-def _object(pairs):
-    made = dict(pairs)
-    _need(len(made) == len(pairs), f"it gives one key twice among {[key for key, _ in pairs][:6]}")
-    return made
-
-
-def _integer(digits):
-    _need(len(digits) <= LONGEST_NUMBER, f"the number {digits[:24]}... is too large")
-    return int(digits)
-
-
-def _no_number(name):
-    raise _Flaw(f"{name} is no number of JSON")
 
 
 # The graph
@@ -201,7 +156,7 @@ class _Graphs:
         """Check an operator's name and number of inputs; how many outputs it has."""
         op, inputs = node["op"], len(node["inputs"])
         if op not in self.known:
-            raise _Flaw(f"{what} is {shown(repr(op), 30)}; {did_you_mean(op, self.known)}")
+            raise Flaw(f"{what} is {shown(repr(op), 30)}; {did_you_mean(op, self.known)}")
         least, outputs = self._numbers(what, op, attributes, node)
         most = least
         if self.version < FIRST_WITH_AUX_INPUTS:
@@ -224,7 +179,7 @@ class _Graphs:
                 self.told[key] = _numbers_of(op, attributes, len(node["inputs"]))
             return self.told[key]
         except mx.base.MXNetError as error:
-            raise _Flaw(f"{what}: {_reason(error)}") from error
+            raise Flaw(f"{what}: {_reason(error)}") from error
 
 
 def _reason(error):
@@ -362,10 +317,10 @@ def _call(function, *arguments):
 
 def _numbers_with_graphs(what, op, attributes, node):
     inputs, graphs = len(node["inputs"]), node["subgraphs"]
-    if op.startswith("_sg_"):
-        return inputs, 3
-    outputs = len(_atom(op, attributes))
     variables = [len(graph["arg_nodes"]) for graph in graphs]
+    if op not in _FIT:
+        return _numbers_of_fused(what, inputs, variables, attributes)
+    outputs = len(_atom(op, attributes))
     heads = [len(graph["heads"]) for graph in graphs]
     locations = _locations(attributes)
     fit = _FIT[op](inputs, outputs, variables, heads, locations, attributes)
@@ -375,6 +330,14 @@ def _numbers_with_graphs(what, op, attributes, node):
         f"{what} has num_args={attributes['num_args']}, and {inputs} inputs",
     )
     return inputs, outputs
+
+
+def _numbers_of_fused(what, inputs, variables, attributes):
+    """What MKLDNN made of several operators; it reads its graph, and checks that, as it loads."""
+    _need(inputs >= variables[0] > 0, f"{what} has fewer inputs than the graph that it holds")
+    yes = ("true", "True", "1")
+    quantized = attributes.get("quantized") in yes
+    return inputs, 3 if quantized and attributes.get("enable_float_output") not in yes else 1
 
 
 def _locations(attributes):

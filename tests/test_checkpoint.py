@@ -188,6 +188,8 @@ def test_a_failing_disk_leaves_the_old_generation_or_the_new(tmp_path, job, same
         assert old_or_new(prefix) == 2.0
 
 
+# The child only writes files, which it may do beside threads that it does not have.
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 @pytest.mark.parametrize(("job", "same_network"), JOBS)
 def test_a_kill_leaves_the_old_generation_or_the_new(tmp_path, job, same_network):
     seen = set()

@@ -3,11 +3,12 @@
 The oracle is one process in stock MXNet and NumPy that takes the same joint steps.
 """
 
+import contextlib
+import glob
 import json
 import os
 import re
-import subprocess
-import sys
+import time
 
 import dist
 import nets
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from dist_worker import BATCH, SETTINGS, first_params
 
-from mxloop import FeedForward, distributed
+from mxloop import FeedForward, distributed, training
 from mxloop.compat import mx
 from mxloop.data import ArrayIter
 from mxloop.errors import ArgumentError, StateError
@@ -244,6 +245,14 @@ def test_a_port_that_is_no_number_is_one_line(monkeypatch):
     nets.one_line(caught)
 
 
+def test_an_asynchronous_store_without_updates_on_the_servers_is_one_line(monkeypatch):
+    """MXNet's server would end, and the workers would wait for it."""
+    monkeypatch.setenv("MXNET_UPDATE_ON_KVSTORE", "0")
+    with pytest.raises(ArgumentError) as caught:
+        fit_here("dist_async")
+    assert "MXNET_UPDATE_ON_KVSTORE" in nets.one_line(caught)
+
+
 def test_two_kinds_of_distributed_stores_in_one_process_are_one_line(monkeypatch):
     monkeypatch.setattr(distributed, "_stores", {"dist_sync": object()})
     with pytest.raises(ArgumentError) as caught:
@@ -251,24 +260,36 @@ def test_two_kinds_of_distributed_stores_in_one_process_are_one_line(monkeypatch
     assert "'dist_sync'" in nets.one_line(caught)
 
 
-def test_workers_in_step_need_an_update_that_knows_them(monkeypatch):
-    from mxloop.training import _InStep
-
+def test_workers_in_step_need_an_update_that_knows_them():
     data = ArrayIter(*nets.samples(16))
     with pytest.raises(TypeError) as caught:
-        _InStep(None, data, None, lambda: None)
+        training._InStep(None, data, None, lambda: None)
     assert "Update" in nets.one_line(caught)
+
+
+def processes():
+    """State and process group of all processes here."""
+    for path in glob.glob("/proc/[0-9]*/stat"):
+        with contextlib.suppress(OSError), open(path) as stat:
+            state, _, group = stat.read().rsplit(")", 1)[1].split()[:3]
+            yield state, int(group)
+
+
+def alive_in(group):
+    return [state for state, of_group in processes() if of_group == group and state != "Z"]
+
+
+def soon(condition):
+    """Whether it becomes true within seconds; killed processes take a moment to go."""
+    until = time.monotonic() + 30
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.05)
+    return condition()
 
 
 def test_no_process_of_a_cluster_outlives_its_block(tmp_path):
     with dist.Cluster(tmp_path) as cluster:
-        started = cluster.start(
-            ["-c", "import subprocess; subprocess.run(['sleep', '300'])"], dist.environment()
-        )
-        group = started.pid
-    assert started.returncode is not None
-    listed = subprocess.run(
-        ["ps", "-o", "stat=", "-g", str(group)], stdout=subprocess.PIPE, check=False
-    )
-    alive = [state for state in listed.stdout.decode().split() if not state.startswith("Z")]
-    assert not alive, sys.platform
+        script = "import subprocess; subprocess.run(['sleep', '300'])"
+        group = cluster.start(["-c", script], dist.environment()).pid
+        assert soon(lambda: len(alive_in(group)) == 2)
+    assert soon(lambda: not alive_in(group))

@@ -102,7 +102,8 @@ def test_the_save_period_counts_epochs(tmp_path):
     run(
         "train_mnist.py", "--num-epochs", 3, "--model-prefix", "m", "--save-period", 2, cwd=tmp_path
     )
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["m-0002.params", "m-symbol.json"]
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["m-0002.json", "m-0002.params", "m-symbol.json"]
     symbol, arg_params, _ = mx.model.load_checkpoint(str(tmp_path / "m"), 2)
     assert set(arg_params) == set(symbol.list_arguments()) - {"data", "softmax_label"}
 

@@ -85,7 +85,7 @@ def test_every_metric_of_mxnet_is_tested():
     } == set()
 
 
-@pytest.mark.parametrize("devices", [1, 2, 3])
+@pytest.mark.parametrize("devices", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", METRICS)
 def test_a_metric_equals_the_same_metric_by_hand_on_one_device(name, devices):
     net, make = METRICS[name]
