@@ -18,6 +18,7 @@ from mxloop.callback.base import Callback, State
 from mxloop.checkpoint import Generation
 from mxloop.compat import mx
 from mxloop.errors import DataError
+from mxloop.validation import names
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ def capture(state: State) -> Tuple[bytes, Dict[str, Any]]:
         "iterator": state.data_states[0],
         "eval_iterator": state.data_states[1],
         "samples": state.position_samples,
-        "metrics": [metrics.get_state(m) for m in state.meter.each()] if batch else [],
+        "metrics": [[_names_of(m), metrics.get_state(m)] for m in state.meter.each() if batch],
         "history": [row for row in state.history if row["epoch"] < epoch],
         "callbacks": [[type(each).__name__, each.state_dict()] for each in state.callbacks],
         "random": {"seed": state.seed, "numpy": _numpy_random(), "python": random.getstate()},
@@ -130,8 +131,8 @@ def restore(state: State, found: Generation) -> None:
     saved = found.manifest
     if "num_update" not in saved or found.states is None:
         raise DataError(
-            f"the checkpoint of epoch {found.epoch} holds a model and no training state; resume one "
-            "that fit(checkpoint=...) wrote, or fit from its arg_params"
+            f"the checkpoint of epoch {found.epoch} holds a model and no training state; resume "
+            "one that fit(checkpoint=...) wrote, or fit from its arg_params"
         )
     arrays = states_format.decode_states(found.states)
     aux = {name[len(AUX) :]: arrays.pop(name)[0] for name in list(arrays) if name.startswith(AUX)}
@@ -142,14 +143,29 @@ def restore(state: State, found: Generation) -> None:
             setattr(thing, name, value)
     state.history[:] = saved["history"]
     state.nbatch, state.samples = found.batch, saved["samples"]
-    for metric, values in zip(state.meter.each(), saved["metrics"]):
-        metrics.set_state(metric, values)
+    _restore_metrics(state.meter, saved["metrics"])
     _restore_callbacks(state.callbacks, list(saved["callbacks"]))
     if hasattr(state.eval_data, "load_state_dict") and saved["eval_iterator"] is not None:
         state.eval_data.load_state_dict(saved["eval_iterator"])
     _restore_random(saved["random"])
     state.seed = saved["random"]["seed"]
     _tell_of_other_devices(state, saved)
+
+
+def _names_of(metric):
+    return [name for name, _ in metric.get_name_value()]
+
+
+def _restore_metrics(meter, saved):
+    """A logger's own metric is there only if a logger is: it then starts at the present batch."""
+    for metric, (counted, values) in zip(meter.each(), saved):
+        if counted != _names_of(metric):
+            raise DataError(
+                f"the checkpoint is from within an epoch that counted {names(counted)}, and "
+                f"eval_metric is {names(_names_of(metric))}; pass the same, or resume from an "
+                "epoch's end"
+            )
+        metrics.set_state(metric, values)
 
 
 def _restore_callbacks(callbacks, saved):

@@ -2,12 +2,13 @@
 
     python resume_run.py SETTINGS.json
 
-Settings: prefix, devices, optimizer, last_batch, shuffle, every (batches), stop_at (steps done when
-the run is to end with an exception), resume, num_epoch, out (npz of all parameters and states).
+Settings: those of `run`. `stop_at` steps after its start the run ends itself, by an exception or by
+`signal_number`; `out` is an npz file of all parameters and metrics.
 """
 
 import json
 import logging
+import os
 import sys
 
 import numpy as np
@@ -40,19 +41,21 @@ def data(last_batch):
     return mxloop.data.ArrayIter(x, y, BATCH, shuffle=True, last_batch=last_batch, seed=3)
 
 
-def stopper(at):
+def stopper(at, signal_number):
     steps = [0]
 
     def stop(_):
         steps[0] += 1
         if steps[0] == at:
-            raise Stop
+            if signal_number is None:
+                raise Stop
+            os.kill(os.getpid(), signal_number)
 
     return stop
 
 
 def run(prefix, devices=1, optimizer="sgd", last_batch="keep", every=None, stop_at=None,
-        resume=None, num_epoch=4, out=None):  # fmt: skip
+        resume=None, num_epoch=4, out=None, signal_number=None, keep=None):  # fmt: skip
     model = mxloop.FeedForward(
         network(),
         ctx=[mx.cpu(i) for i in range(devices)],
@@ -61,17 +64,17 @@ def run(prefix, devices=1, optimizer="sgd", last_batch="keep", every=None, stop_
         initializer=mx.init.Xavier(),
         **OPTIMIZERS[optimizer],
     )
-    keeper = mxloop.callback.Checkpoint(prefix, every_n_batches=every) if prefix else None
+    keeper = prefix and mxloop.callback.Checkpoint(prefix, every_n_batches=every, keep=keep)
     x = data(last_batch)
     try:
         model.fit(
             x,
             eval_data=data("keep"),
-            eval_metric=["acc", "ce", "f1"][:2],
+            eval_metric=["acc", "ce"],
             seed=7,
             checkpoint=keeper,
             resume=resume,
-            batch_end_callback=stopper(stop_at),
+            batch_end_callback=stopper(stop_at, signal_number),
         )
     except Stop:
         return None
