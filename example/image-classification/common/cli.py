@@ -4,7 +4,14 @@ import argparse
 import math
 import sys
 
-from mxloop.errors import ArgumentError, ArgumentTypeError, DataError, MXLoopError, StateError
+from mxloop.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DataError,
+    MXLoopError,
+    StateError,
+    Terminated,
+)
 
 # What was asked for is at fault, not the training.
 MISTAKES = (ArgumentError, ArgumentTypeError, DataError, StateError)
@@ -18,9 +25,18 @@ class Parser(argparse.ArgumentParser):
 
 
 def run(main, args):
-    """Run `main(args)` and return the exit code: its own, 2 for a mistake, 1 for a failure."""
+    """Run `main(args)` and return the exit code.
+
+    Its own, 2 for a mistake, 1 for a failure, 130 after Ctrl-C and 143 after SIGTERM.
+    """
     try:
         return main(args)
+    except Terminated as end:
+        print(f"ended: {end}", file=sys.stderr)
+        return 143
+    except KeyboardInterrupt as end:
+        print(f"ended: {end}", file=sys.stderr)
+        return 130
     except MXLoopError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, MISTAKES) else 1
