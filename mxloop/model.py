@@ -350,6 +350,7 @@ class Update:
         self._on_kvstore = update_on_kvstore
         self._mean = mean
         self.total: Optional[int] = None
+        self._guarded: Optional[optimizers.GuardedUpdater] = None
         num_replica = 1 if update_on_kvstore else len(manager.ctx)
         optimizers.name_parameters(optimizer, manager.symbol, manager.param_names, num_replica)
         self._keys = optimizers.keys_of(manager.param_names, num_replica, update_on_kvstore)
@@ -358,10 +359,16 @@ class Update:
             optimizer.rescale_grad = 1.0 / manager.num_samples
         if update_on_kvstore:
             kvstore.set_optimizer(optimizer)
-            self._updater = None if self._served else kvstore._updater
+            self._updater = None if self._served else self._guard(kvstore)
         else:
             self._updater = mx.optimizer.get_updater(optimizer)
         self._planned = manager.num_samples
+
+    def _guard(self, kvstore):
+        updater = kvstore._updater
+        self._guarded = optimizers.GuardedUpdater(updater)
+        kvstore._set_updater(self._guarded)
+        return updater
 
     def __call__(self) -> None:
         """Make the step; asynchronous."""
@@ -372,6 +379,8 @@ class Update:
             update_params_on_kvstore(
                 manager.param_arrays, manager.grad_arrays, self._kvstore, manager.param_names
             )
+            if self._guarded is not None:
+                self._guarded.raise_error()
         else:
             update_params(
                 manager.param_arrays,
@@ -513,11 +522,19 @@ class FeedForward:
     def set_params(self, **params: Any) -> "FeedForward":
         """Set the constructor's arguments anew; what was trained stays unless it is given."""
         own = {**self._settings, **{n: v for n, v in params.items() if n in self._settings}}
-        keywords = {**self.kwargs, **{n: v for n, v in params.items() if n not in self._settings}}
+        kept = self.kwargs
+        if "optimizer" in params:  # what only the old one took goes with it
+            known = optimizers.keywords_for(own["optimizer"])
+            kept = {name: value for name, value in kept.items() if name in known}
+        keywords = {**kept, **{n: v for n, v in params.items() if n not in self._settings}}
         trained = {n: getattr(self, n) for n in ("arg_params", "aux_params") if n not in params}
         past = {
             n: getattr(self, n) for n in ("history", "_epoch", "_seed", "_optimizer", "_states")
         }
+        if own["optimizer"] is not self.optimizer:
+            past.update(_optimizer=None, _states={})
+        elif keywords != self.kwargs:
+            past.update(_optimizer=None)  # made anew, it goes on with the states
         self._set(own, keywords)
         self.__dict__.update({**trained, **past})
         return self
@@ -602,55 +619,56 @@ class FeedForward:
         begin, end = self._span(num_epoch)
         keeper = as_checkpoint(checkpoint)
         found = find(keeper, resume)
-        data = self._as_training_data(X, y, seed, begin, fresh=num_epoch is None)
-        eval_data = self._as_eval_data(eval_data)
-        metric = metrics.create(eval_metric)
-        told = as_callbacks(
-            callbacks,
-            batch_end_callback,
-            epoch_end_callback,
-            eval_end_callback,
-            eval_batch_end_callback,
-        )
-        manager = DataParallelExecutorManager(
-            self._network(data),
-            self.ctx,
-            data,
-            None,
-            None,
-            None,
-            work_load_list,
-            logger,
-            self._sym_gen,
-        )
-        if found is not None:
-            self.arg_params, self.aux_params = found.arg_params, found.aux_params
-        self._initialise(manager, data, seed)
-        store, on_store = create_kvstore(kvstore, len(manager.ctx), self.arg_params)
-        if num_epoch is None:
-            self._forget()
-        state = self._state(manager, begin, end)
-        state.seed = self._seed if seed is not None or keeper else None
-        told = [*told, EpochLog(logger), *([keeper] if keeper else [])]
-        with self._updating(manager, store, on_store) as update, self._keeping(state, update):
-            state.optimizer = self._optimizer
-            if store is not None:
-                _fill_kvstore(store, manager, self.arg_params, on_store)
-            train(
-                manager,
-                update,
-                data,
-                end,
-                eval_data,
-                metric,
-                begin,
-                self.epoch_size,
-                told,
-                monitor,
-                state,
-                store,
-                found,
+        with self._unless_stepped():
+            data = self._as_training_data(X, y, seed, begin, fresh=num_epoch is None)
+            eval_data = self._as_eval_data(eval_data)
+            metric = metrics.create(eval_metric)
+            told = as_callbacks(
+                callbacks,
+                batch_end_callback,
+                epoch_end_callback,
+                eval_end_callback,
+                eval_batch_end_callback,
             )
+            manager = DataParallelExecutorManager(
+                self._network(data),
+                self.ctx,
+                data,
+                None,
+                None,
+                None,
+                work_load_list,
+                logger,
+                self._sym_gen,
+            )
+            if found is not None:
+                self.arg_params, self.aux_params = found.arg_params, found.aux_params
+            self._initialise(manager, data, seed)
+            store, on_store = create_kvstore(kvstore, len(manager.ctx), self.arg_params)
+            if num_epoch is None:
+                self._forget()
+            state = self._state(manager, begin, end)
+            state.seed = self._seed if seed is not None or keeper else None
+            told = [*told, EpochLog(logger), *([keeper] if keeper else [])]
+            with self._updating(manager, store, on_store) as update, self._keeping(state, update):
+                state.optimizer = self._optimizer
+                if store is not None:
+                    _fill_kvstore(store, manager, self.arg_params, on_store)
+                train(
+                    manager,
+                    update,
+                    data,
+                    end,
+                    eval_data,
+                    metric,
+                    begin,
+                    self.epoch_size,
+                    told,
+                    monitor,
+                    state,
+                    store,
+                    found,
+                )
         return self
 
     def _span(self, num_epoch):
@@ -702,6 +720,18 @@ class FeedForward:
             optimizer.rescale_grad = given
 
     @contextlib.contextmanager
+    def _unless_stepped(self):
+        """Leave the model as it was where no step was made, as after a mistake in an argument."""
+        before = dict(self.__dict__)
+        self._stepped = False
+        try:
+            yield
+        except BaseException:
+            if not self._stepped:
+                self.__dict__.update(before)
+            raise
+
+    @contextlib.contextmanager
     def _keeping(self, state, update):
         """Keep what was learned and counted, whatever ends the training."""
         try:
@@ -716,6 +746,7 @@ class FeedForward:
         finally:
             done = [row["epoch"] + 1 for row in state.history[-1:]]
             self._epoch = done[0] if done else state.begin_epoch
+            self._stepped = state.nbatch > 0 or state.position != (state.begin_epoch, 0)
 
     def _keep_now(self, manager, update):
         arg_params: Params = {}
@@ -881,12 +912,12 @@ class FeedForward:
         ----------
         prefix : str or path-like
         epoch : int, optional
-            By default the constructor's `num_epoch`, or the epochs done where it is None.
+            By default the number of epochs done.
         """
         if self.arg_params is None:
             raise StateError("the model has no parameters to save yet; fit it or load it first")
         if epoch is None:
-            epoch = self._epoch if self.num_epoch is None else self.num_epoch
+            epoch = self._epoch
         save_checkpoint(prefix, epoch, self._network(), self.arg_params, self.aux_params or {})
 
     @staticmethod
@@ -959,21 +990,31 @@ def _check_initializer(initializer):
 
 
 def _fill_kvstore(store, manager, arg_params, on_store):
-    """`initialize_kvstore`, also for a store that an earlier fit has filled."""
-    try:
-        initialize_kvstore(store, manager.param_arrays, arg_params, manager.param_names, on_store)
-    except DataError as error:
-        if not distributed.is_duplicate(error):
-            raise
-        if str(store.type).startswith("dist"):
-            served = on_store and not distributed.is_synchronous(store)
-            distributed.refill(store, manager.param_arrays, manager.param_names, served)
-            return
-        updater = store._updater
-        store._set_updater(lambda key, new, stored: new.copyto(stored))
-        store.push(manager.param_names, [arg_params[name] for name in manager.param_names])
-        if on_store:
-            store._set_updater(updater)
+    """`initialize_kvstore`, also for a store that an earlier fit has filled, wholly or in part."""
+    known = {}
+    for name, on_devices in zip(manager.param_names, manager.param_arrays):
+        try:
+            initialize_kvstore(store, [on_devices], arg_params, [name], on_store)
+        except DataError as error:
+            if not distributed.is_duplicate(error):
+                raise
+            known[name] = on_devices
+    if known and str(store.type).startswith("dist"):
+        served = on_store and not distributed.is_synchronous(store)
+        distributed.refill(store, list(known.values()), list(known), served)
+    elif known:
+        _overwrite(store, {name: arg_params[name] for name in known}, on_store)
+
+
+def _overwrite(store, params, on_store):
+    updater = store._updater
+    assign = optimizers.GuardedUpdater(lambda key, new, stored: new.copyto(stored))
+    store._set_updater(assign)
+    with one_line("use a kvstore that a network with other shapes has filled, make a new one"):
+        store.push(list(params), list(params.values()))
+        assign.raise_error()
+    if on_store:
+        store._set_updater(updater)
 
 
 def _num_rows(X):

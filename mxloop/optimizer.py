@@ -3,6 +3,7 @@
 import copy
 import math
 import numbers
+import weakref
 from typing import Any, Dict, List, Optional, Sequence
 
 from mxloop.compat import mx
@@ -14,24 +15,33 @@ States = Dict[str, Any]
 NOT_NEGATIVE = ("learning_rate", "wd", "momentum", "epsilon", "beta1", "beta2")
 
 
-def check(optimizer: Any, keywords: Dict[str, Any]) -> None:
-    """Raise an error unless this is an optimizer, or the name of one, that takes the keywords."""
+def keywords_for(optimizer: Any) -> List[str]:
+    """Keywords that go with an optimizer, by name or beside an object.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If it is no optimizer, nor the name of one.
+    """
     if isinstance(optimizer, mx.optimizer.Optimizer):
-        known: List[str] = ["rescale_grad"]
-        what = "keyword beside an optimizer object"
-    elif isinstance(optimizer, str):
-        registry = mx.optimizer.Optimizer.opt_registry
-        if optimizer.lower() not in registry:
-            raise ArgumentError(
-                f"{optimizer!r} is no optimizer of MXNet; {did_you_mean(optimizer, registry)}"
-            )
-        known = keywords_of(registry[optimizer.lower()])
-        what = f"keyword of FeedForward or of the optimizer {optimizer!r}"
-    else:
+        return ["rescale_grad"]
+    if not isinstance(optimizer, str):
         raise ArgumentTypeError(
             f"optimizer is {shown(repr(optimizer))}; pass a name, as 'sgd', "
             "or an mx.optimizer.Optimizer"
         )
+    registry = mx.optimizer.Optimizer.opt_registry
+    if optimizer.lower() not in registry:
+        raise ArgumentError(
+            f"{optimizer!r} is no optimizer of MXNet; {did_you_mean(optimizer, registry)}"
+        )
+    return keywords_of(registry[optimizer.lower()])
+
+
+def check(optimizer: Any, keywords: Dict[str, Any]) -> None:
+    """Raise an error unless this is an optimizer, or the name of one, that takes the keywords."""
+    known = keywords_for(optimizer)
+    what = f"keyword of FeedForward or of the optimizer {shown(repr(optimizer), 40)}"
     for keyword, value in keywords.items():
         check_known(keyword, known, what)
         _check_number(keyword, value)
@@ -55,9 +65,41 @@ def create(optimizer: Any, keywords: Dict[str, Any]) -> mx.optimizer.Optimizer:
     optimizer.num_update = optimizer.begin_num_update
     optimizer._all_index_update_counts = {0: {}}
     optimizer._index_update_count = optimizer._all_index_update_counts[0]
+    _restart_schedule(optimizer.lr_scheduler)
     if "rescale_grad" in keywords:
         optimizer.rescale_grad = keywords["rescale_grad"]
     return optimizer
+
+
+_unused_schedules: Any = weakref.WeakKeyDictionary()
+
+
+def _restart_schedule(scheduler):
+    """Put a schedule, which counts in itself, back to what it was when first seen."""
+    if scheduler is not None:
+        fresh = _unused_schedules.setdefault(scheduler, copy.deepcopy(vars(scheduler)))
+        vars(scheduler).update(copy.deepcopy(fresh))
+
+
+class GuardedUpdater:
+    """An updater for a kvstore, which calls it from C, where an exception would be dropped."""
+
+    def __init__(self, updater: Any):
+        self._updater = updater
+        self._error: Optional[BaseException] = None
+
+    def __call__(self, key: Any, grad: mx.nd.NDArray, weight: mx.nd.NDArray) -> None:
+        """Update, and remember what went wrong."""
+        try:
+            self._updater(key, grad, weight)
+        except BaseException as error:
+            self._error = self._error or error
+
+    def raise_error(self) -> None:
+        """Raise what went wrong since the last call."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
 
 def name_parameters(
@@ -117,6 +159,8 @@ def set_states(
     optimizer = updater.optimizer
     optimizer._all_index_update_counts = {device: {} for device in {0, *(c.device_id for c in ctx)}}
     optimizer._index_update_count = optimizer._all_index_update_counts[0]
+    numbers_of = [number for _, number in states.values()]
+    optimizer.num_update = max([optimizer.begin_num_update, *numbers_of])
     for name, (state, number) in states.items():
         key = keys.get(name)
         if key is not None:
