@@ -16,7 +16,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from mxloop import params_format, storage, symbol_format
 from mxloop.compat import mx
 from mxloop.errors import DataError
-from mxloop.validation import count, shown
+from mxloop.validation import count, names, shown
 from mxloop.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -249,6 +249,35 @@ def _split(named, path):
             )
         params[kind][name] = value
     return params["arg"], params["aux"]
+
+
+PARAMETER_ENDINGS = ("_weight", "_bias", "_gamma", "_beta")
+
+
+def check_names(found: Generation, allow_missing: bool, allow_extra: bool) -> None:
+    """Raise DataError if parameters are missing from a generation, or are none of its network.
+
+    Without shapes a parameter is told from an input by its name's ending, as MXNet's own are.
+    """
+    for wanted, given in (
+        (found.symbol.list_arguments(), found.arg_params),
+        (found.symbol.list_auxiliary_states(), found.aux_params),
+    ):
+        parameters = [
+            n for n in wanted if given is found.aux_params or n.endswith(PARAMETER_ENDINGS)
+        ]
+        missing = [name for name in parameters if name not in given]
+        extra = [name for name in given if name not in wanted]
+        if missing and not allow_missing:
+            raise DataError(
+                f"the checkpoint has no value for {names(missing, 120)}; pass allow_missing=True to "
+                "have them initialised"
+            )
+        if extra and not allow_extra:
+            raise DataError(
+                f"the checkpoint holds {names(extra, 120)}, which the network lacks; pass "
+                "allow_extra_params=True to leave them out"
+            )
 
 
 # --- Manifests ----------------------------------------------------------------------------------

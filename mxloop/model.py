@@ -12,12 +12,12 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 
 import numpy as np
 
-from mxloop import distributed
+from mxloop import checkpoint, distributed, states_format
 from mxloop import metric as metrics
 from mxloop import optimizer as optimizers
+from mxloop import resume as resuming
 from mxloop.callback import CallbackList, EpochLog, State, as_callbacks
 from mxloop.callback.checkpointing import as_checkpoint, find
-from mxloop.checkpoint import load_checkpoint, save_checkpoint
 from mxloop.compat import mx
 from mxloop.data import as_iterator, is_iterator
 from mxloop.errors import (
@@ -505,6 +505,7 @@ class FeedForward:
         self._settings = dict(own)
         self.kwargs = dict(keywords)
         self._seed: Optional[int] = None
+        self._has_loaded = False
         for name, value in own.items():
             setattr(self, name, value)
         self._forget()
@@ -513,7 +514,8 @@ class FeedForward:
         self.history: List[dict] = []
         self._epoch = self.begin_epoch
         self._optimizer = None
-        self._states: optimizers.States = {}
+        if not self._has_loaded:
+            self._states: optimizers.States = {}
 
     def get_params(self, deep: bool = True) -> Dict[str, Any]:
         """Return the constructor's arguments, optimizer keywords included; never trained values."""
@@ -715,6 +717,7 @@ class FeedForward:
         try:
             update = Update(manager, optimizer, kvstore, on_kvstore, mean)
             update.load_states(self._states)
+            self._has_loaded = False
             yield update
         finally:
             optimizer.rescale_grad = given
@@ -905,36 +908,80 @@ class FeedForward:
 
     # Files
 
-    def save(self, prefix: Any, epoch: Optional[int] = None) -> None:
+    def save(
+        self, prefix: Any, epoch: Optional[int] = None, save_optimizer_states: bool = False
+    ) -> None:
         """Write ``prefix-symbol.json`` and ``prefix-0001.params`` (for epoch 1), as MXNet does.
+
+        A manifest with checksums, ``prefix-0001.json``, goes with them.
 
         Parameters
         ----------
         prefix : str or path-like
         epoch : int, optional
             By default the number of epochs done.
+        save_optimizer_states : bool
+            Whether momentum and the like are saved as well, in ``prefix-0001.states``.
+
+        Raises
+        ------
+        StateError
+            If there are no parameters yet.
+        DataError
+            If a file cannot be written.
         """
         if self.arg_params is None:
             raise StateError("the model has no parameters to save yet; fit it or load it first")
-        if epoch is None:
-            epoch = self._epoch
-        save_checkpoint(prefix, epoch, self._network(), self.arg_params, self.aux_params or {})
+        checkpoint.save(
+            prefix,
+            self._epoch if epoch is None else count("epoch", epoch, least=0),
+            self._network(),
+            self.arg_params,
+            self.aux_params or {},
+            states_format.encode_states(self._states) if save_optimizer_states else None,
+            {"num_update": max([number for _, number in self._states.values()], default=0)},
+        )
 
     @staticmethod
-    def load(prefix: Any, epoch: int, ctx: Any = None, **kwargs: Any) -> "FeedForward":
-        """Read a model that `save`, `save_checkpoint` or MXNet wrote.
+    def load(
+        prefix: Any,
+        epoch: int,
+        ctx: Any = None,
+        load_optimizer_states: bool = False,
+        allow_missing: bool = False,
+        **kwargs: Any,
+    ) -> "FeedForward":
+        """Read a model that `save`, a `Checkpoint`, or MXNet wrote.
 
         Parameters
         ----------
         prefix : str or path-like
         epoch : int
         ctx : Context or list of Context, optional
+        load_optimizer_states : bool
+            Whether the next fit goes on with the optimizer's states.
+        allow_missing : bool
+            Whether parameters may be missing, which the next fit then initialises.
         **kwargs
-            For the constructor; `begin_epoch` is `epoch` by default.
+            For the constructor, as `optimizer` and its keywords, which files do not hold;
+            `begin_epoch` is `epoch` by default.
+
+        Raises
+        ------
+        DataError
+            If a file is missing or damaged, or parameters or states are missing or unknown.
         """
-        symbol, arg_params, aux_params = load_checkpoint(prefix, epoch)
+        found = checkpoint.load(prefix, count("epoch", epoch, least=0))
+        extra = kwargs.get("allow_extra_params", False)
+        checkpoint.check_names(found, allow_missing, extra)
         kwargs.setdefault("begin_epoch", epoch)
-        return FeedForward(symbol, ctx=ctx, arg_params=arg_params, aux_params=aux_params, **kwargs)
+        model = FeedForward(
+            found.symbol, ctx, arg_params=found.arg_params, aux_params=found.aux_params, **kwargs
+        )
+        if load_optimizer_states:
+            model._states = resuming.optimizer_states(found)
+            model._has_loaded = True
+        return model
 
     @staticmethod
     def create(

@@ -120,6 +120,23 @@ def capture(state: State) -> Tuple[bytes, Dict[str, Any]]:
     return states_format.encode_states(arrays), training
 
 
+def optimizer_states(found: Generation) -> Dict[str, Any]:
+    """The optimizer's states in a generation, by parameter name.
+
+    Raises
+    ------
+    DataError
+        If it has none.
+    """
+    if found.states is None:
+        raise DataError(
+            f"the checkpoint of epoch {found.epoch} has no optimizer states; save it with "
+            "save_optimizer_states=True, or load it without them"
+        )
+    arrays = states_format.decode_states(found.states)
+    return {name: state for name, state in arrays.items() if not name.startswith(AUX)}
+
+
 def restore(state: State, found: Generation) -> None:
     """Take a run up where `capture` took it down; its parameters are in the manager already.
 
@@ -129,7 +146,7 @@ def restore(state: State, found: Generation) -> None:
         If the generation is a model without a training state.
     """
     saved = found.manifest
-    if "num_update" not in saved or found.states is None:
+    if "random" not in saved or found.states is None:
         raise DataError(
             f"the checkpoint of epoch {found.epoch} holds a model and no training state; resume "
             "one that fit(checkpoint=...) wrote, or fit from its arg_params"

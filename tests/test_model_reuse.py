@@ -150,3 +150,52 @@ def test_a_store_filled_by_another_network_is_one_line():
     with pytest.raises(errors.DataError, match="make a new one") as told:
         model(ctx=TWO).fit(X, Y, kvstore=store)
     assert len(str(told.value)) <= 250
+
+
+SETTINGS = [{"momentum": 0.9}, {"optimizer": "adam"}]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("further", [True, False])
+def test_training_goes_on_with_the_optimizer_states_of_a_file(tmp_path, settings, further):
+    whole = model(num_epoch=4, ctx=TWO, **settings).fit(X, Y, seed=1)
+    half = model(num_epoch=2, ctx=TWO, **settings).fit(X, Y, seed=1)
+    half.save(tmp_path / "m", save_optimizer_states=True)
+    rest = {"learning_rate": 0.1, "num_epoch": 4, "numpy_batch_size": 8, **settings}
+    loaded = mxloop.FeedForward.load(tmp_path / "m", 2, TWO, load_optimizer_states=True, **rest)
+    loaded.fit(X, Y, seed=1, num_epoch=2 if further else None)
+    assert_equal(params(loaded), params(whole))
+
+
+def test_states_that_were_not_saved_are_missed_in_one_line(tmp_path):
+    model().fit(X, Y).save(tmp_path / "m")
+    with pytest.raises(errors.DataError, match="save_optimizer_states=True"):
+        mxloop.FeedForward.load(tmp_path / "m", 2, load_optimizer_states=True)
+
+
+def test_a_file_without_a_parameter_is_refused_unless_that_is_allowed(tmp_path):
+    trained = model().fit(X, Y)
+    del trained.arg_params["fc_bias"]
+    trained.save(tmp_path / "m")
+    with pytest.raises(errors.DataError, match="fc_bias"):
+        mxloop.FeedForward.load(tmp_path / "m", 2)
+    loaded = mxloop.FeedForward.load(tmp_path / "m", 2, allow_missing=True)
+    loaded.fit(X, Y, num_epoch=1)
+    assert set(loaded.arg_params) == {"fc_weight", "fc_bias"}
+
+
+def test_a_file_with_an_unknown_parameter_is_refused_unless_that_is_allowed(tmp_path):
+    trained = model().fit(X, Y)
+    trained.arg_params["other_weight"] = mx.nd.zeros((1,))
+    trained.save(tmp_path / "m")
+    with pytest.raises(errors.DataError, match="other_weight"):
+        mxloop.FeedForward.load(tmp_path / "m", 2)
+    loaded = mxloop.FeedForward.load(tmp_path / "m", 2, allow_extra_params=True)
+    assert loaded.predict(X).shape == (33, 3)
+
+
+def test_do_checkpoint_writes_over_a_saved_model(tmp_path):
+    model(num_epoch=1).fit(X, Y).save(tmp_path / "m")
+    save = mxloop.callback.do_checkpoint(tmp_path / "m")
+    second = model(num_epoch=1).fit(X, Y, epoch_end_callback=save)
+    assert_equal(params(mxloop.FeedForward.load(tmp_path / "m", 1)), params(second))

@@ -1,13 +1,12 @@
 """What happens beside the training: one idea a file. MXNet's own callables work unchanged."""
 
 from mxloop.callback.base import Callback, CallbackList, State, as_callbacks
-from mxloop.callback.checkpointing import Checkpoint
+from mxloop.callback.checkpointing import Checkpoint, do_checkpoint
 from mxloop.callback.epoch_log import EpochLog
 from mxloop.callback.speedometer import Speedometer
 from mxloop.compat import mx
 
 BatchEndParam = mx.model.BatchEndParam
-do_checkpoint = mx.callback.do_checkpoint
 log_train_metric = mx.callback.log_train_metric
 module_checkpoint = mx.callback.module_checkpoint
 LogValidationMetricsCallback = mx.callback.LogValidationMetricsCallback

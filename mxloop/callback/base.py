@@ -192,6 +192,10 @@ def _listed(given: Any) -> list:
 
 
 def _wrapped(item: Any, kind: Optional[type], name: str) -> Callback:
+    if isinstance(item, type):
+        raise ArgumentTypeError(
+            f"{name} holds the class {item.__name__}; pass an object, {item.__name__}(...)"
+        )
     if isinstance(item, Callback):
         return item
     if kind is not None and callable(item):

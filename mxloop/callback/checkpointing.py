@@ -2,7 +2,7 @@
 
 import logging
 import os
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from mxloop import checkpoint, resume
 from mxloop.callback.base import Callback, State
@@ -116,6 +116,24 @@ class Checkpoint(Callback):
     def load_state_dict(self, state: dict) -> None:
         """Go on from the best value so far."""
         self._best_value, self.best_epoch = state["best_value"], state["best_epoch"]
+
+
+def do_checkpoint(prefix: Any, period: int = 1) -> Callable:
+    """Make an ``epoch_end_callback`` that saves the model, as MXNet's does, with a manifest.
+
+    Parameters
+    ----------
+    prefix : str or path-like
+    period : int
+        Epochs from one save to the next.
+    """
+    period = count("period", period)
+
+    def save(epoch, symbol, arg_params, aux_params):
+        if (epoch + 1) % period == 0:
+            checkpoint.save_checkpoint(prefix, epoch + 1, symbol, arg_params, aux_params)
+
+    return save
 
 
 def as_checkpoint(given: Any) -> Optional[Checkpoint]:
