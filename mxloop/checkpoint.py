@@ -270,8 +270,8 @@ def check_names(found: Generation, allow_missing: bool, allow_extra: bool) -> No
         extra = [name for name in given if name not in wanted]
         if missing and not allow_missing:
             raise DataError(
-                f"the checkpoint has no value for {names(missing, 120)}; pass allow_missing=True to "
-                "have them initialised"
+                f"the checkpoint has no value for {names(missing, 120)}; pass allow_missing=True "
+                "to have them initialised"
             )
         if extra and not allow_extra:
             raise DataError(

@@ -89,13 +89,20 @@ def _end():
 def _within(seconds: float, wait: Callable[[], Any]) -> bool:
     """Whether a call that may block for ever returns in time; MXNet's own waits have no end."""
     done = threading.Event()
+    failed = []
 
     def run():
-        wait()
+        try:
+            wait()
+        except BaseException as error:
+            failed.append(error)
         done.set()
 
     threading.Thread(target=run, daemon=True).start()
-    return done.wait(seconds)
+    in_time = done.wait(seconds)
+    if failed:
+        raise failed[0]
+    return in_time
 
 
 # --- The environment ----------------------------------------------------------------------------
