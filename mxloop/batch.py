@@ -10,10 +10,26 @@ from mxloop.validation import names, shown
 
 def as_descs(provided: Any) -> List[mx.io.DataDesc]:
     """Descriptions of inputs as an iterator gives them (DataDesc or tuples) -> list of DataDesc."""
-    return [
-        desc if isinstance(desc, mx.io.DataDesc) else mx.io.DataDesc(*desc)
-        for desc in provided or []
-    ]
+    if provided is not None and (
+        isinstance(provided, (str, bytes)) or not hasattr(provided, "__iter__")
+    ):
+        raise DataError(
+            f"provide_data or provide_label is {shown(repr(provided))}; make it a list of "
+            "mx.io.DataDesc(name, shape)"
+        )
+    return [_as_desc(desc) for desc in provided if desc is not None] if provided else []
+
+
+def _as_desc(desc):
+    """One description; its name and shape are looked at before MXNet's C++ sees them."""
+    parts = tuple(desc) if isinstance(desc, (list, tuple)) else ()
+    named = len(parts) >= 2 and isinstance(parts[0], str) and isinstance(parts[1], (list, tuple))
+    if not named or not all(isinstance(size, numbers.Integral) for size in parts[1]):
+        raise DataError(
+            f"provide_data or provide_label holds {shown(repr(desc))}; each entry needs a name and "
+            "a shape, as mx.io.DataDesc('data', (32, 10))"
+        )
+    return desc if isinstance(desc, mx.io.DataDesc) else mx.io.DataDesc(*parts)
 
 
 def batch_axis(desc: mx.io.DataDesc) -> int:
@@ -45,6 +61,8 @@ def describe(
         If arrays are missing or are none, or lack the names that the iterator promised.
     """
     descs = as_descs(own) or list(promised)
+    if isinstance(arrays, mx.nd.NDArray):
+        raise DataError(f"a batch brings one array as its {what}; put it in a list: [array]")
     arrays = arrays or []
     lacking = {desc.name for desc in promised} - {desc.name for desc in descs}
     if len(arrays) != len(descs) or lacking:

@@ -16,7 +16,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from mxloop import params_format, storage, symbol_format
 from mxloop.compat import mx
 from mxloop.errors import DataError
-from mxloop.validation import count, names, shown
+from mxloop.validation import count, names, path_of, shown
 from mxloop.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ def save(
 
 
 def _checked_prefix(prefix):
-    prefix = os.fspath(prefix)
+    prefix = path_of(prefix)
     folder = os.path.dirname(prefix) or "."
     if "\0" in prefix or not os.path.isdir(folder):
         raise DataError(f"there is no folder {shown(repr(folder), 150)} to write to; make it first")
@@ -188,7 +188,7 @@ def load(prefix: Any, epoch: int, batch: int = 0) -> Generation:
     DataError
         If a file is missing, damaged, or holds something else.
     """
-    prefix = os.fspath(prefix)
+    prefix = path_of(prefix)
     own = stem(prefix, epoch, batch)
     paths = {
         "symbol": f"{prefix}-symbol.json",
@@ -313,7 +313,7 @@ def _manifest(path):
 
 def generations(prefix: Any) -> List[Tuple[int, int]]:
     """(epoch, batch) of all generations with a manifest, valid or not, newest first."""
-    folder, name = os.path.split(os.fspath(prefix))
+    folder, name = os.path.split(path_of(prefix))
     pattern = re.compile(re.escape(name) + r"-(\d{4,})(?:-(\d{6,}))?\.json")
     try:
         found = [pattern.fullmatch(entry) for entry in os.listdir(folder or ".")]
@@ -334,6 +334,6 @@ def newest(prefix: Any) -> Optional[Generation]:
 
 def remove(prefix: Any, epoch: int, batch: int = 0) -> None:
     """Remove a generation, its manifest first; the network's file stays."""
-    own = stem(os.fspath(prefix), epoch, batch)
+    own = stem(path_of(prefix), epoch, batch)
     files = [f"{own}.json", f"{own}.params", f"{own}.states"]
     storage.remove([*files, *(path + storage.PARTIAL for path in files)])

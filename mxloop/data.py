@@ -19,7 +19,7 @@ import numpy as np
 
 from mxloop.compat import mx
 from mxloop.errors import ArgumentError, ArgumentTypeError, DataError
-from mxloop.validation import SHOWN, check_known, count, one_line, shown
+from mxloop.validation import SHOWN, check_known, check_seed, count, one_line, shown
 
 __all__ = [
     "ArrayIter",
@@ -64,13 +64,6 @@ def _checked_path(path):
 
 def _type_name(value):
     return shown(type(value).__name__)
-
-
-def _check_seed(seed):
-    seed = count("seed", seed, least=0)
-    if seed >= 2**32:
-        raise ArgumentError(f"seed is {shown(seed)}; it must be below 2**32: pass a smaller one")
-    return seed
 
 
 def _named_dtype(name, dtype):
@@ -292,7 +285,7 @@ class ArrayIter(mx.io.DataIter):
         self.num_data = _check_together(self._data, self._label)
         self.last_batch = self._check_last_batch(last_batch)
         self.shuffle = bool(shuffle)
-        self.seed = self._draw_seed() if seed is None else _check_seed(seed)
+        self.seed = self._draw_seed() if seed is None else check_seed(seed)
         self._open(epoch=0)
 
     def _check_last_batch(self, last_batch):
@@ -679,7 +672,7 @@ class RecordIter(mx.io.DataIter):
         **kwargs: Any,
     ):
         super().__init__(count("batch_size", batch_size))
-        self.seed = _check_seed(seed)
+        self.seed = check_seed(seed)
         self._settings = {
             "verbose": False,
             **_known_settings(kwargs),

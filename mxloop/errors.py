@@ -21,6 +21,10 @@ class DataError(MXLoopError, ValueError):
     """Data, labels or a file are not what the network or the format needs."""
 
 
+class DivergedError(DataError):
+    """Training made parameters NaN or infinite; those of the epoch before are kept."""
+
+
 class StateError(MXLoopError, RuntimeError):
     """Something was called too early, too late, or while another process did not answer."""
 

@@ -1,12 +1,13 @@
 """One executor per device, bound for batches of one shape, on parameters that all shapes share."""
 
+import contextlib
 from typing import Any, Dict, List, Optional, Sequence
 
-from mxloop.batch import batch_axis, join, resized, rows_of
+from mxloop.batch import batch_axis, join, num_rows, resized, rows_of
 from mxloop.compat import mx
-from mxloop.errors import ArgumentError, ArgumentTypeError, EngineError
+from mxloop.errors import ArgumentError, ArgumentTypeError, DataError, EngineError
 from mxloop.labels import label_names
-from mxloop.validation import check_known, check_shape, one_line, shown
+from mxloop.validation import check_known, check_shape, names, one_dtype, one_line, shown
 
 GRAD_REQS = ("write", "add", "null")
 
@@ -55,11 +56,11 @@ class DataParallelExecutorGroup:
         self.active = [i for i, size in enumerate(sizes) if size]
         # The owner holds the parameters of all devices, so it binds those without rows as well.
         bound = self.active if owner else range(len(ctx))
-        with one_line("bind the network"):
+        with one_line("bind the network"), one_dtype(inputs):
             self.execs = {i: self._bind(i, max(sizes[i], 1), owner) for i in bound}
         self.output_axes = [
-            max(mx.io.DataDesc.get_batch_axis(symbol[i].attr("__layout__")), 0)
-            for i in range(len(symbol.list_outputs()))
+            _axis_of(symbol[i].attr("__layout__"), axis)
+            for i, axis in enumerate(_growing_axes(symbol, inputs))
         ]
 
     def _bind(self, device, rows, owner):
@@ -67,13 +68,14 @@ class DataParallelExecutorGroup:
         shapes = {desc.name: desc.shape for desc in descs}
         if owner is not None:
             return self._bind_shared(device, shapes, owner.execs[device])
-        return self.symbol.simple_bind(
-            self.ctx[device],
-            grad_req=self._grad_req,
-            type_dict={desc.name: desc.dtype for desc in descs},
-            group2ctx=self._group2ctxs[device],
-            **shapes,
-        )
+        with _naming_unknown(self.symbol, shapes):
+            return self.symbol.simple_bind(
+                self.ctx[device],
+                grad_req=self._grad_req,
+                type_dict={desc.name: desc.dtype for desc in descs},
+                group2ctx=self._group2ctxs[device],
+                **shapes,
+            )
 
     def _bind_shared(self, device, shapes, owner):
         """Bind to the owner's arrays; only those with the batch's shape are new."""
@@ -142,6 +144,59 @@ class DataParallelExecutorGroup:
             join([self.execs[i].grad_dict[name] for i in self.active], axes[name], self.ctx[0])
             for name in data_names
         ]
+
+
+def _axis_of(layout, otherwise):
+    return otherwise if layout is None else max(mx.io.DataDesc.get_batch_axis(layout), 0)
+
+
+def _growing_axes(symbol, inputs):
+    """Each output's axis that grows with the batch; the first, where all inputs have theirs first.
+
+    A network that is made for one number of rows does not tell, and counts as first.
+    """
+    first = [0] * len(symbol.list_outputs())
+    if not any(batch_axis(desc) for desc in inputs):
+        return first
+    rows = num_rows(inputs)
+    fewer, more = (_output_shapes(symbol, inputs, n) for n in (rows, rows + 1))
+    return [_growing(*pair) for pair in zip(fewer, more)] or first
+
+
+def _output_shapes(symbol, inputs, rows):
+    shapes = {desc.name: resized(desc, rows).shape for desc in inputs}
+    try:
+        return symbol.infer_shape_partial(**shapes)[1] or []
+    except mx.base.MXNetError:
+        return []
+
+
+def _growing(fewer, more):
+    axes = [i for i, (a, b) in enumerate(zip(fewer, more)) if a != b]
+    return axes[0] if len(axes) == 1 else 0
+
+
+@contextlib.contextmanager
+def _naming_unknown(symbol, shapes):
+    """Name the arguments whose shapes a network that cannot be bound leaves open."""
+    try:
+        yield
+    except RuntimeError as error:
+        unknown = _unknown(symbol, shapes)
+        if not unknown:
+            raise
+        raise DataError(
+            f"cannot bind the network: nothing says what shape {names(unknown)} has; the data "
+            f"bring {names(shapes, 50)}: let them bring it too if it is an input or a label"
+        ) from error
+
+
+def _unknown(symbol, shapes):
+    try:
+        found = symbol.infer_shape_partial(**shapes)[0]
+    except mx.base.MXNetError:
+        return []  # the shapes contradict each other, which MXNet's own error says
+    return [n for n, s in zip(symbol.list_arguments(), found or []) if not s or 0 in s or -1 in s]
 
 
 def _owned(name, arrays):

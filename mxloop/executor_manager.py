@@ -27,6 +27,7 @@ from mxloop.compat import mx
 from mxloop.errors import DataError, EngineError, StateError
 from mxloop.executor_group import DataParallelExecutorGroup, grad_reqs, group_contexts
 from mxloop.validation import (
+    check_arrays,
     check_known,
     check_shape,
     check_symbol,
@@ -84,6 +85,7 @@ class _Bound(NamedTuple):
     group: DataParallelExecutorGroup
     pairs: List[Optional[str]]
     rules: label_rules.Rules
+    lacks: List[str]
 
 
 class DataParallelExecutorManager:
@@ -146,7 +148,9 @@ class DataParallelExecutorManager:
         inputs_need_grad: bool = False,
     ):
         self.ctx = contexts(ctx)
-        self._loads = work_loads(work_load_list or [1] * len(self.ctx), len(self.ctx))
+        self._loads = work_loads(
+            [1] * len(self.ctx) if work_load_list is None else work_load_list, len(self.ctx)
+        )
         self._sym_gen = sym_gen
         self._default_key = getattr(train_data, "default_bucket_key", None)
         self._symbols = {} if sym_gen else {self._default_key: symbol}
@@ -169,6 +173,7 @@ class DataParallelExecutorManager:
         self._bound: Dict[Tuple, _Bound] = {}
         self._monitor = None
         self._is_train: Optional[bool] = None
+        self._ran: Optional[bool] = None  # the present batch's is_train, once it has run
         self._stepped = set()
         self._own_aux = None
         self._logger = logger or logging.getLogger(__name__)
@@ -244,6 +249,8 @@ class DataParallelExecutorManager:
     def _bind(self, symbol, data, labels):
         known = set(symbol.list_arguments())
         inputs = [desc for desc in data + labels if desc.name in known]
+        shapes = {desc.name: tuple(desc.shape) for desc in inputs}
+        label_rules.check_shapes(symbol, shapes)
         group = DataParallelExecutorGroup(
             symbol,
             self.ctx,
@@ -256,8 +263,8 @@ class DataParallelExecutorManager:
         if self._monitor is not None:
             monitors.watch(self._monitor, group.execs, self.ctx)
         pairs = metrics.pair_labels(symbol, [desc.name for desc in labels])
-        shapes = {desc.name: tuple(desc.shape) for desc in inputs}
-        return _Bound(group, pairs, label_rules.class_rules(symbol, shapes))
+        lacks = [name for name in self.param_names if name not in known]
+        return _Bound(group, pairs, label_rules.class_rules(symbol, shapes), lacks)
 
     @property
     def _group(self):
@@ -286,6 +293,8 @@ class DataParallelExecutorManager:
         """
         self._own_aux = None
         self._stepped.clear()
+        check_arrays("arg_params", arg_params)
+        check_arrays("aux_params", aux_params or {})
         for wanted, arrays, given in (
             (self.param_names, self.param_arrays, arg_params),
             (self.aux_names, self.aux_arrays, aux_params or {}),
@@ -355,6 +364,7 @@ class DataParallelExecutorManager:
         )
         self._label_descs = labels
         self.num_samples = rows
+        self._ran = None
         came = [*data_batch.data, *(data_batch.label or [])]
         arrays = dict(zip([desc.name for desc in data + labels], came))
         with one_line("load a batch"):
@@ -374,6 +384,7 @@ class DataParallelExecutorManager:
             if is_train:
                 self._stepped.update(self._group.active)
             self._group.forward(is_train)
+        self._ran = is_train
 
     def _change_mode(self, is_train):
         # Executors keep one flag for all their operators, and those that still wait in the engine's
@@ -392,24 +403,35 @@ class DataParallelExecutorManager:
     def backward(self, out_grads: Optional[List[mx.nd.NDArray]] = None) -> None:
         """Compute the gradients of the present batch; asynchronous.
 
-        A device's gradients are sums over its own rows; those of a device without rows are zero.
+        A device's gradients are sums over its own rows; those of a device without rows are zero,
+        and so are those of parameters that the present bucket's network lacks.
 
         Parameters
         ----------
         out_grads : list of NDArray, optional
             Gradients of the outputs, in sample order, for networks that do not end in a loss.
         """
-        if not self._is_train:
-            raise StateError("backward() needs forward(is_train=True) before it")
+        if not self._ran:
+            raise StateError(
+                "backward() needs forward(is_train=True) of the present batch before it"
+            )
         with one_line("run the network backward", EngineError):
             self._group.backward(out_grads)
-        idle = set(range(len(self.ctx))) - set(self._group.active)
+        self._zero_unwritten()
+
+    def _zero_unwritten(self):
+        """Zero what this batch did not write, lest an earlier gradient count again."""
+        devices = range(len(self.ctx))
+        idle = [i for i in devices if i not in self._group.active]
         for name, grads in zip(self.param_names, self.grad_arrays):
-            for i in idle if self._grad_req[name] == "write" else ():
-                grads[i][:] = 0
+            if self._grad_req[name] == "write":
+                for i in devices if name in self._present.lacks else idle:
+                    grads[i][:] = 0
 
     def get_outputs(self) -> List[mx.nd.NDArray]:
         """Outputs for the present batch's real rows, in sample order, as new arrays."""
+        if self._ran is None:
+            raise StateError("the present batch has no outputs yet; call forward() before")
         return self._group.outputs()
 
     def get_input_grads(self) -> List[mx.nd.NDArray]:
@@ -430,6 +452,13 @@ class DataParallelExecutorManager:
         """
         label_rules.check(self._label_descs, self._real_labels(labels), self._present.rules)
 
+    def check_metric(self, metric: mx.metric.EvalMetric) -> None:
+        """Raise an error if a metric is no object, or wants class numbers and gets none."""
+        metrics.check_object(metric)
+        rules = self._present.rules
+        soft = [desc for desc in self._label_descs if desc.name in rules and rules[desc.name].soft]
+        metrics.check_labels(metric, {desc.name: tuple(desc.shape) for desc in soft})
+
     def _real_labels(self, labels):
         return [
             rows_of(array, slice(0, self.num_samples), batch_axis(desc))
@@ -449,9 +478,20 @@ class DataParallelExecutorManager:
         labels : list of NDArray
             The batch's labels as the iterator gave them.
         """
-        real = dict(zip([desc.name for desc in self._label_descs], self._real_labels(labels)))
+        self._check_counted(labels)
+        self.check_metric(metric)
+        came = [a if isinstance(a, mx.nd.NDArray) else mx.nd.array(a) for a in labels or []]
+        real = dict(zip([desc.name for desc in self._label_descs], self._real_labels(came)))
         outputs = list(zip(self._group.symbol.list_outputs(), self.get_outputs()))
         metrics.update(metric, self._present.pairs, real, outputs)
+
+    def _check_counted(self, labels):
+        came, wanted = len(labels or ()), len(self._label_descs or self._label_names)
+        if came < wanted:
+            raise DataError(
+                f"update_metric got {came} label arrays, and the network has {wanted} labels; "
+                "pass the batch's, as update_metric(metric, batch.label)"
+            )
 
     # Monitor
 

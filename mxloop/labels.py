@@ -1,7 +1,7 @@
 """Which labels a network's heads can take, read off its graph, and a look at each batch's."""
 
 import json
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -10,7 +10,17 @@ from mxloop.errors import DataError
 
 CLASSIFIERS = ("SoftmaxOutput", "Softmax", "SVMOutput")
 REGRESSORS = ("LinearRegressionOutput", "LogisticRegressionOutput", "MAERegressionOutput")
-Rules = Dict[str, Tuple[int, Optional[float]]]
+
+
+class Rule(NamedTuple):
+    """What a head takes: so many classes, but for the ignored label; or a value a class."""
+
+    classes: int
+    ignored: Optional[float]
+    soft: bool = False
+
+
+Rules = Dict[str, Rule]
 
 
 def label_names(symbol: mx.sym.Symbol) -> List[str]:
@@ -40,8 +50,9 @@ def class_rules(symbol: mx.sym.Symbol, shapes: Dict[str, tuple]) -> Rules:
 
     Returns
     -------
-    dict of str to (int, float or None)
-        For each such label, the number of classes, and the label that its head ignores.
+    dict of str to Rule
+        For each such label, the number of classes, the label that its head ignores, and whether
+        its shape is the output's, so that MXNet takes its values for probabilities.
     """
     nodes = json.loads(symbol.tojson())["nodes"]
     internals = symbol.get_internals()
@@ -55,16 +66,55 @@ def class_rules(symbol: mx.sym.Symbol, shapes: Dict[str, tuple]) -> Rules:
             _, found, _ = head.infer_shape_partial(**own)
             ignores = attrs.get("use_ignore") in ("True", "1")
             ignored = float(attrs.get("ignore_label", -1)) if ignores else None
-            rules.update(_rule(label, found, attrs, ignored))
+            rules.update(_rule(label, found, attrs, ignored, shapes.get(label)))
     return rules
 
 
-def _rule(label, shapes, attrs, ignored):
+def _rule(label, shapes, attrs, ignored, own):
     shape = shapes[0] if shapes else ()
     if len(shape) < 2:
         return {}
     many = attrs.get("multi_output") in ("True", "1")
-    return {label: (shape[1] if many else int(np.prod(shape[1:])), ignored)}
+    classes = shape[1] if many else int(np.prod(shape[1:]))
+    return {label: Rule(classes, ignored, tuple(shape) == own)}
+
+
+def check_shapes(symbol: mx.sym.Symbol, shapes: Dict[str, tuple]) -> None:
+    """Raise DataError if a label that numbers the rows' classes has more than that one axis.
+
+    MXNet's own error comes from its shape inference, and does not tell how to mend it.
+
+    Parameters
+    ----------
+    symbol : Symbol
+    shapes : dict of str to tuple
+        Of all inputs.
+    """
+    nodes = json.loads(symbol.tojson())["nodes"]
+    internals = symbol.get_internals()
+    for node in nodes:
+        label = nodes[node["inputs"][1][0]]["name"] if node["op"] in CLASSIFIERS else None
+        if len(shapes.get(label, ())) > 1:
+            head = internals[f"{node['name']}_output"]
+            own = {n: s for n, s in shapes.items() if n in head.list_arguments() and n != label}
+            _check_flat(label, shapes[label], _output_shape(head, own))
+
+
+def _output_shape(head, shapes):
+    try:
+        _, found, _ = head.infer_shape_partial(**shapes)
+    except RuntimeError:  # binding will tell what is wrong with the others
+        return ()
+    return tuple(found[0]) if found else ()
+
+
+def _check_flat(label, came, output):
+    if len(output) == 2 and came != output and 0 not in output:
+        mend = "flatten it: labels.reshape(-1)" if came[1:] == (1,) else "pass class numbers"
+        raise DataError(
+            f"label {label!r} has shape {came}, and the output has {output[1]} classes; its shape "
+            f"must be ({came[0]},): {mend}"
+        )
 
 
 def _variable(nodes, entry):
@@ -89,7 +139,7 @@ def check(descs: Sequence[Any], arrays: List[mx.nd.NDArray], rules: Rules) -> No
     for desc, array in zip(descs, arrays):
         values = array.asnumpy()
         if desc.name in rules:
-            _check_classes(desc.name, values, *rules[desc.name])
+            _check_classes(desc.name, values, rules[desc.name])
         elif values.dtype.kind == "f" and not np.isfinite(values).all():
             raise DataError(
                 f"label {desc.name!r} holds NaN or infinite values; labels must be finite: "
@@ -97,7 +147,8 @@ def check(descs: Sequence[Any], arrays: List[mx.nd.NDArray], rules: Rules) -> No
             )
 
 
-def _check_classes(name, values, classes, ignored):
+def _check_classes(name, values, rule):
+    classes, ignored = rule.classes, rule.ignored
     # NaN fails every comparison, so it is among the bad ones.
     good = (values >= 0) & (values < classes)
     if ignored is not None:

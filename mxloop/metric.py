@@ -4,13 +4,14 @@ A metric of `mx.metric` sees each batch once and whole: the outputs of all devic
 and the labels that belong to them. So its value is that of one device on unpadded data.
 """
 
+import contextlib
 import copy
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from mxloop.compat import mx
-from mxloop.errors import ArgumentError, ArgumentTypeError
+from mxloop.errors import ArgumentError, ArgumentTypeError, DataError, MXLoopError
 from mxloop.validation import did_you_mean, shown
 
 
@@ -28,6 +29,9 @@ def create(metric: Any) -> mx.metric.EvalMetric:
         return metric
     if isinstance(metric, str):
         return _by_name(metric)
+    if isinstance(metric, type):
+        name = shown(metric.__name__)
+        raise ArgumentTypeError(f"eval_metric is the class {name}; pass an object, {name}()")
     if callable(metric):
         return mx.metric.create(metric)
     raise ArgumentTypeError(
@@ -110,10 +114,26 @@ def update(
     if isinstance(metric, mx.metric.CompositeEvalMetric):
         for child in metric.metrics:
             update(child, pairs, labels, outputs)
-    elif metric.output_names is not None and metric.label_names is not None:
-        metric.update_dict(labels, dict(outputs))
-    else:
-        metric.update(*_paired(*_asked_for(metric, pairs, outputs), labels))
+        return
+    with _told_by(metric):
+        if metric.output_names is not None and metric.label_names is not None:
+            metric.update_dict(labels, dict(outputs))
+        else:
+            metric.update(*_paired(*_asked_for(metric, pairs, outputs), labels))
+
+
+@contextlib.contextmanager
+def _told_by(metric):
+    """Say which metric it is that does not like labels and outputs."""
+    try:
+        yield
+    except MXLoopError:
+        raise
+    except ValueError as error:
+        raise DataError(
+            f"the metric {shown(repr(metric.name), 40)} cannot compare labels and outputs: "
+            f"{shown(error, 110)}; choose a metric for them by eval_metric="
+        ) from error
 
 
 def _asked_for(metric, pairs, outputs):
@@ -132,6 +152,60 @@ def _paired(pairs, outputs, labels):
         return list(labels.values()), [value for _, value in outputs]
     chosen = [(labels[pair], value) for pair, (_, value) in zip(pairs, outputs) if pair in labels]
     return [label for label, _ in chosen], [value for _, value in chosen]
+
+
+def named_values(metric: mx.metric.EvalMetric) -> List[Tuple[str, Any]]:
+    """Names and values; of several metrics of one name, the second is ``name_2`` and so on."""
+    values: Dict[str, Any] = {}
+    for name, value in metric.get_name_value():
+        number, own = 1, name
+        while own in values:
+            number += 1
+            own = f"{name}_{number}"
+        values[own] = value
+    return list(values.items())
+
+
+def check_object(metric: Any) -> None:
+    """Raise ArgumentTypeError unless a metric is an object, which can add up over batches."""
+    if not isinstance(metric, mx.metric.EvalMetric):
+        raise ArgumentTypeError(
+            f"metric is {shown(repr(metric))}; pass an object that adds up over the batches, as "
+            "mxloop.metric.create('acc')"
+        )
+
+
+# Metrics that take the number of a class, and read probabilities of classes as such numbers.
+HARD = (
+    mx.metric.Accuracy,
+    mx.metric.TopKAccuracy,
+    mx.metric.F1,
+    mx.metric.MCC,
+    mx.metric.Perplexity,
+    mx.metric.CrossEntropy,
+    mx.metric.NegativeLogLikelihood,
+)
+
+
+def check_labels(metric: Any, soft: Dict[str, Tuple[int, ...]]) -> None:
+    """Raise DataError if a metric wants class numbers of labels that are probabilities.
+
+    Parameters
+    ----------
+    metric : EvalMetric
+    soft : dict of str to tuple of int
+        Shapes of the labels that give each class a value.
+    """
+    if isinstance(metric, mx.metric.CompositeEvalMetric):
+        for child in metric.metrics:
+            check_labels(child, soft)
+    elif isinstance(metric, HARD):
+        for name, shape in soft.items():
+            raise DataError(
+                f"label {name!r} has shape {shape}, the output has {shape[1]} classes; pass class "
+                f"numbers of shape ({shape[0]},), as y.argmax(1), or a metric other than "
+                f"{shown(repr(metric.name), 40)}"
+            )
 
 
 class Meter:

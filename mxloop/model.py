@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 
 import numpy as np
 
-from mxloop import checkpoint, distributed, states_format
+from mxloop import checkpoint, distributed, passes, states_format
 from mxloop import metric as metrics
 from mxloop import optimizer as optimizers
 from mxloop import resume as resuming
@@ -24,6 +24,7 @@ from mxloop.errors import (
     ArgumentError,
     ArgumentTypeError,
     DataError,
+    DivergedError,
     EngineError,
     PeerError,
     StateError,
@@ -37,7 +38,19 @@ from mxloop.executor_manager import (
 from mxloop.labels import label_names
 from mxloop.log import say
 from mxloop.training import run_epoch, start_counting, train
-from mxloop.validation import check_symbol, contexts, count, did_you_mean, names, one_line, shown
+from mxloop.validation import (
+    check_arrays,
+    check_known,
+    check_seed,
+    check_symbol,
+    check_watchers,
+    contexts,
+    count,
+    did_you_mean,
+    names,
+    one_line,
+    shown,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +116,10 @@ def create_kvstore(kvstore: Any, num_device: int, arg_params: Params) -> Tuple[O
         )
     on_store = mx.util.getenv("MXNET_UPDATE_ON_KVSTORE") != "0"
     if kvstore == "local":
+        if not isinstance(arg_params, dict):
+            raise ArgumentTypeError(
+                f"arg_params is {shown(repr(arg_params))}; pass a dict of parameter name to NDArray"
+            )
         on_store = on_store and all(p.size <= LARGE_PARAMETER for p in arg_params.values())
     return store, on_store and store.is_capable(mx.kvstore.KVStoreBase.OPTIMIZER)
 
@@ -156,9 +173,16 @@ def init_params(
     DataError
         If a given array has an unknown name or another shape, or shapes cannot be inferred.
     """
+    if not inputs:
+        raise ArgumentError(
+            f"inputs is {inputs!r}; pass the name and shape of all data and labels, as "
+            "{'data': (32, 10), 'softmax_label': (32,)}"
+        )
     shapes, aux_shapes = _infer(symbol, _input_descs(inputs))
     attrs = symbol.attr_dict()
     made = []
+    check_arrays("arg_params", {} if arg_params is None else arg_params, finite=True)
+    check_arrays("aux_params", {} if aux_params is None else aux_params, finite=True)
     for wanted, given in ((shapes, arg_params), (aux_shapes, aux_params)):
         given = given or {}
         check_params(wanted, given, allow_missing=True, allow_extra=allow_extra_params)
@@ -224,8 +248,20 @@ def _parameter(name, arrays, given, initializer, attrs):
     if given is not None:
         array[:] = given
     else:
-        initializer(mx.init.InitDesc(name, attrs.get(name)), array)
+        _fill(name, array, initializer, attrs.get(name))
     return array
+
+
+def _fill(name, array, initializer, attrs):
+    try:
+        initializer(mx.init.InitDesc(name, attrs), array)
+    except ValueError as error:
+        if "Unknown initialization pattern" not in str(error):
+            raise
+        raise DataError(
+            f"nothing says what {shown(repr(name))} begins with: if it is an input or a label, let "
+            "the data bring it under that name; if a parameter, give its variable an init="
+        ) from error
 
 
 def initialize_kvstore(
@@ -249,6 +285,7 @@ def initialize_kvstore(
         As `create_kvstore` said; a 'dist' store wants ``set_optimizer`` before this.
     """
     for name, on_devices in zip(param_names, param_arrays):
+        check_known(name, arg_params, "parameter in arg_params")
         with one_line(f"put {name!r} into the kvstore"):
             kvstore.broadcast(name, arg_params[name], out=list(on_devices))
 
@@ -300,6 +337,7 @@ def update_params(
     param_names : list of str, optional
         Keys in the store.
     """
+    _check_updated(param_arrays, grad_arrays, num_device)
     for index, (params, grads) in enumerate(zip(param_arrays, grad_arrays)):
         if grads[0] is None:
             continue
@@ -310,6 +348,20 @@ def update_params(
         updater(index * num_device, grads[0], params[0])
         for param in params[1:]:
             params[0].copyto(param)
+
+
+def _check_updated(param_arrays, grad_arrays, num_device):
+    if len(param_arrays) != len(grad_arrays):
+        raise ArgumentError(
+            f"param_arrays has {len(param_arrays)} parameters and grad_arrays {len(grad_arrays)}; "
+            "pass those of one manager"
+        )
+    for arrays in [*param_arrays, *grad_arrays]:
+        if len(arrays) != num_device:
+            raise ArgumentError(
+                f"num_device is {num_device}, and a parameter has arrays of {len(arrays)} devices; "
+                "pass the number of the manager's devices"
+            )
 
 
 class Update:
@@ -618,6 +670,8 @@ class FeedForward:
         MXLoopError
             One line, if arguments, data and network do not go together.
         """
+        check_watchers(monitor, logger)
+        seed = None if seed is None else check_seed(seed)
         begin, end = self._span(num_epoch)
         keeper = as_checkpoint(checkpoint)
         found = find(keeper, resume)
@@ -740,7 +794,7 @@ class FeedForward:
         try:
             yield
             self._states = update.states()
-        except (EngineError, PeerError):
+        except (DivergedError, EngineError, PeerError):
             raise  # half a step was made, or waits for a lost process: the last epoch's end stays
         except BaseException:
             with contextlib.suppress(mx.base.MXNetError):
@@ -779,6 +833,9 @@ class FeedForward:
 
     def _as_eval_data(self, eval_data):
         if eval_data is None or not isinstance(eval_data, (tuple, list)):
+            arrays = eval_data is not None and not is_iterator(eval_data)
+            if arrays and label_names(self._network()):
+                raise DataError("eval_data has no labels; pass an iterator, or eval_data=(X, y)")
             return None if eval_data is None else self._as_data(eval_data)
         if len(eval_data) != 2:
             raise ArgumentError(
@@ -892,11 +949,11 @@ class FeedForward:
     def _predictor(self, data):
         if self.arg_params is None:
             raise StateError("the model has no parameters yet; fit it, load it, or pass arg_params")
+        check_arrays("arg_params", self.arg_params, finite=True)
         symbol = self._network(data)
-        known = set(symbol.list_arguments())
         described = SimpleNamespace(
             provide_data=data.provide_data,
-            provide_label=[d for d in as_descs(data.provide_label) if d.name in known],
+            provide_label=data.provide_label,
             default_bucket_key=getattr(data, "default_bucket_key", None),
         )
         manager = DataParallelExecutorManager(
@@ -1074,8 +1131,16 @@ def _num_rows(X):
 
 def _some_batches(data: Any, num_batch: Optional[int], reset: bool) -> Iterator:
     if reset:
-        data.reset()
-    return itertools.islice(data, None if num_batch is None else count("num_batch", num_batch))
+        passes.start_over(data)
+    limit = None if num_batch is None else count("num_batch", num_batch)
+    batch = None
+    for batch in itertools.islice(passes.batches(data), limit):
+        yield batch
+    if batch is None:
+        raise DataError(
+            "the iterator gave no batch: it is empty, or at its end; pass one that has at least "
+            "one batch, or reset=True"
+        )
 
 
 def _real(arrays, rows):

@@ -12,6 +12,7 @@ from mxloop.validation import check_known, did_you_mean, keywords_of, shown
 
 States = Dict[str, Any]
 
+NUMBERS = ("learning_rate", "wd", "momentum", "epsilon", "beta1", "beta2", "rescale_grad")
 NOT_NEGATIVE = ("learning_rate", "wd", "momentum", "epsilon", "beta1", "beta2")
 
 
@@ -45,10 +46,20 @@ def check(optimizer: Any, keywords: Dict[str, Any]) -> None:
     for keyword, value in keywords.items():
         check_known(keyword, known, what)
         _check_number(keyword, value)
+    if not isinstance(optimizer, str):
+        for keyword in NUMBERS:
+            value = getattr(optimizer, "lr" if keyword == "learning_rate" else keyword, 0.0)
+            _check_number(keyword, value)
 
 
 def _check_number(keyword, value):
+    if keyword == "lr_scheduler" and not (value is None or callable(value)):
+        raise ArgumentTypeError(
+            f"lr_scheduler is {shown(repr(value))}; pass one of mx.lr_scheduler, or None"
+        )
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        if keyword in NUMBERS and not (keyword == "learning_rate" and value is None):
+            raise ArgumentTypeError(f"{keyword} is {shown(repr(value))}; pass a number")
         return
     if not math.isfinite(value) or (keyword in NOT_NEGATIVE and value < 0):
         raise ArgumentError(

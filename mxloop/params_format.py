@@ -112,6 +112,8 @@ def _array_chunks(name, array):
 
 def _sparse_chunks(array):
     storage = STORAGE[array.stype]
+    # How much is stored is known only when it is computed; MXNet's own save does not wait for that.
+    array.wait_to_read()
     # An array without any row or element stored has parts of zero size, which only NumPy's shapes
     # tell from unknown ones.
     with mx.util.np_shape(True):

@@ -73,8 +73,8 @@ def _tree(name, state, arrays, depth):
     if type(state) in (bool, int, float) and math.isfinite(state):
         return {"number": state}
     raise ArgumentTypeError(
-        f"the optimizer state of {shown(repr(name), 60)} holds {shown(repr(state), 60)}; a file of states "
-        "holds None, NDArray, finite numbers, tuples and lists"
+        f"the optimizer state of {shown(repr(name), 60)} holds {shown(repr(state), 60)}; a file of "
+        "states holds None, NDArray, finite numbers, tuples and lists"
     )
 
 
@@ -87,9 +87,10 @@ def decode_states(data: Any, where: str = "the file") -> States:
         If the data are anything else; of a pickle, the text names what converts it.
     """
     if is_pickle(data):
+        file = where if len(where) <= 60 else "FILE"
         raise DataError(
-            f"{ending(where)} holds pickled states of MXNet, which can run code when they are read; "
-            f"convert it with: python -m mxloop convert-states {where if len(where) < 60 else 'FILE'}"
+            f"{ending(where)} holds pickled states of MXNet, which can run code when they are "
+            f"read; convert it with: python -m mxloop convert-states {file}"
         )
     arrays = params_format.decode(data, where)
     try:

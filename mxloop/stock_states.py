@@ -16,7 +16,7 @@ from mxloop.params_format import ending
 from mxloop.strict_json import Flaw
 from mxloop.validation import shown
 
-MOST_OPCODES = 1_000_000  # of one to a few bytes each; each can take 200 bytes of memory
+MOST_OPCODES = 500_000  # of one to a few bytes each; each can take 200 bytes of memory
 MOST_STATES = 100_000
 MOST_DEPTH = 8
 # Older Pythons take minutes over such a number.

@@ -10,6 +10,7 @@ version); ``arg_nodes``, the places of the variables; and ``heads``, the outputs
 
 import ctypes
 import json
+import math
 import re
 from typing import Any, Dict, List, Sequence, Tuple
 
@@ -17,7 +18,7 @@ from mxloop import strict_json
 from mxloop.compat import mx
 from mxloop.errors import DataError
 from mxloop.params_format import ending
-from mxloop.strict_json import Flaw
+from mxloop.strict_json import LONGEST_NUMBER, Flaw
 from mxloop.validation import did_you_mean, one_line, shown
 
 Json = Dict[str, Any]
@@ -36,9 +37,9 @@ SUBGRAPHS = {  # how many graphs these operators hold; all others hold none
     "_sg_mkldnn_fully_connected": 1,
 }
 # Attributes by which MXNet makes inputs and outputs, whatever their number.
-SIZES = {"num_args", "num_arrays", "num_outputs", "num_out_data", "num_tensors", "num_weights"}
-SIZES |= {"sections"}
-MOST_DIGITS = 5  # of such a size
+INPUT_SIZES = {"num_args", "num_arrays", "num_tensors", "num_weights"}
+OUTPUT_SIZES = {"num_outputs", "num_out_data", "sections"}
+MOST_OUTPUTS_OF_ONE = 99_999
 MOST_OUTPUTS = 2**20  # of all operators together
 MOST_DEPTH = 16  # of graphs within graphs
 # What follows an attribute's own name, or is it, in old files: MXNet keeps these beside the
@@ -168,9 +169,11 @@ class _Graphs:
 
     def _numbers(self, what, op, attributes, node):
         """How many inputs and outputs MXNet gives such an operator."""
-        for name in SIZES & attributes.keys():
-            digits = sum(character.isdigit() for character in attributes[name])
-            _need(digits <= MOST_DIGITS, f"{what} has {name}={shown(attributes[name], 20)}")
+        most_inputs = len(node["inputs"]) + max(SUBGRAPHS.values())
+        for sizes, most in ((INPUT_SIZES, most_inputs), (OUTPUT_SIZES, MOST_OUTPUTS_OF_ONE)):
+            for name in sizes & attributes.keys():
+                told = f"{what} has {name}={shown(attributes[name], 20)}"
+                _need(_size(attributes[name]) <= most, f"{told}; at most {most} fit it")
         try:
             if op in SUBGRAPHS:
                 return _numbers_with_graphs(what, op, attributes, node)
@@ -183,8 +186,17 @@ class _Graphs:
 
 
 def _reason(error):
+    """MXNet's sentence, without the C++ condition before it and the operator's text behind it."""
     line = str(error).strip().splitlines()[-1]
-    return line.partition("Check failed: ")[2] or line.partition("MXNetError: ")[2] or line
+    told = re.sub(r"^.*?Check failed: .*?: (?=[A-Z])|^\w*Error: ", "", line)
+    told = told.partition(", in operator")[0]
+    return told + (" (register it first)" if "custom operator" in told else "")
+
+
+def _size(text):
+    """The number in a text as MXNet may understand it, at least; no size is below zero."""
+    digits = "".join(re.findall("[0-9]", text[:1000]))
+    return math.inf if "-" in text or len(digits) > LONGEST_NUMBER else int(digits or 0)
 
 
 def _list(value, what):
@@ -326,7 +338,7 @@ def _numbers_with_graphs(what, op, attributes, node):
     fit = _FIT[op](inputs, outputs, variables, heads, locations, attributes)
     _need(fit, f"the inputs or outputs of {what} do not fit the graphs that it holds")
     _need(
-        int(attributes["num_args"]) == inputs + len(graphs),
+        _size(attributes["num_args"]) == inputs + len(graphs),
         f"{what} has num_args={attributes['num_args']}, and {inputs} inputs",
     )
     return inputs, outputs
@@ -359,7 +371,7 @@ def _foreach_fits(inputs, outputs, variables, heads, locations, attributes):
         variables == [inputs]
         and heads == [outputs]
         and sorted(places) == list(range(inputs))
-        and int(attributes["num_out_data"]) + states == outputs
+        and _size(attributes["num_out_data"]) + states == outputs
     )
 
 
@@ -371,7 +383,7 @@ def _while_loop_fits(inputs, outputs, variables, heads, locations, attributes):
         and heads == [1, outputs]
         and _below(condition + body, inputs)
         and _below(loop, len(body))
-        and int(attributes["num_out_data"]) + len(loop) == outputs
+        and _size(attributes["num_out_data"]) + len(loop) == outputs
     )
 
 

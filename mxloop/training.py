@@ -12,15 +12,15 @@ import logging
 import time
 from typing import Any, Callable, Iterable, Optional, Sequence
 
-from mxloop import distributed, signals
+from mxloop import distributed, passes, signals
 from mxloop import metric as metrics
 from mxloop import resume as resuming
 from mxloop.callback import CallbackList, State
 from mxloop.checkpoint import Generation
 from mxloop.compat import mx
-from mxloop.errors import ArgumentTypeError, DataError, EngineError
+from mxloop.errors import ArgumentError, ArgumentTypeError, DataError, DivergedError, EngineError
 from mxloop.executor_manager import DataParallelExecutorManager, as_descs
-from mxloop.validation import count, reason, shown
+from mxloop.validation import count, not_finite, reason, shown
 
 logger = logging.getLogger(__name__)
 
@@ -127,9 +127,16 @@ def train(
 
     Raises
     ------
+    ArgumentError
+        If `epoch_size` is set and `eval_data` is the iterator that is trained on.
     DataError
         If an epoch has no batches, or labels are missing.
     """
+    if epoch_size is not None and eval_data is train_data:
+        raise ArgumentError(
+            "eval_data is the very iterator that is trained on, and with epoch_size an evaluation "
+            "would lose the training's place in it; pass an iterator of its own for eval_data"
+        )
     state = state or State(manager, begin_epoch, num_epoch)
     if monitor:
         manager.install_monitor(monitor)
@@ -137,6 +144,7 @@ def train(
     manager.check_labels()
     apart = any(callback.resets_metric for callback in callbacks)
     meter = metrics.Meter(metrics.create(eval_metric), apart)
+    manager.check_metric(meter.metric)  # before a step is made
     eval_meter = metrics.Meter(copy.deepcopy(meter.metric), apart)
     stream = _Epochs(train_data, epoch_size)
     state.update, state.meter = update, meter
@@ -160,7 +168,7 @@ def train(
                 _train_epoch(manager, stream, meter, state, tell, update)
                 if eval_data is not None:
                     _evaluate(manager, eval_data, eval_meter, state, tell)
-                manager.copy_to(state.arg_params, state.aux_params)
+                _copy_finite(manager, state)
                 tell("on_epoch_end", state)
                 if state.stop:
                     break
@@ -171,6 +179,21 @@ def train(
             tell("on_exception", state, error)
             raise
     return state
+
+
+def _copy_finite(manager, state):
+    """Copy the parameters out at an epoch's end; where they diverged, the last good ones stay."""
+    new = ({}, {})
+    manager.copy_to(*new)
+    for old, values in zip((state.arg_params, state.aux_params), new):
+        bad = not_finite(values)
+        if bad is not None:
+            state.history.pop()  # as if that epoch had not been
+            raise DivergedError(
+                f"{shown(repr(bad))} is NaN or infinite after epoch {state.epoch}; lower the "
+                "learning rate, or look at the data; the model keeps the epoch before"
+            )
+        old.update(values)
 
 
 def _train_epoch(manager, stream, meter, state, tell, update):
@@ -194,18 +217,18 @@ def _train_epoch(manager, stream, meter, state, tell, update):
         mx.nd.waitall()  # the time of an epoch is that of its work, not of its queueing
     seconds = time.perf_counter() - tic
     row = {"epoch": state.epoch, "seconds": seconds, "samples_per_second": state.samples / seconds}
-    row.update((f"train_{name}", value) for name, value in meter.metric.get_name_value())
+    row.update((f"train_{name}", value) for name, value in metrics.named_values(meter.metric))
     state.history.append(row)
 
 
 def _evaluate(manager, eval_data, meter, state, tell):
-    eval_data.reset()
+    batches = passes.one_pass(eval_data)
     start_counting(meter, state)
     told = lambda: tell("on_eval_batch_end", state)  # noqa: E731
-    run_epoch(manager, eval_data, meter, state, lambda: None, told)
+    run_epoch(manager, batches, meter, state, lambda: None, told)
     if not state.nbatch:
         raise DataError("eval_data gave no batch after reset(); it must have at least one")
-    values = meter.metric.get_name_value()
+    values = metrics.named_values(meter.metric)
     state.history[-1].update((f"val_{name}", value) for name, value in values)
     tell("on_eval_end", state)
 
@@ -251,7 +274,7 @@ class _Epochs:
         """Go to the place of a checkpoint."""
         if hasattr(self._data, "load_state_dict") and found.manifest["iterator"] is not None:
             self._data.load_state_dict(found.manifest["iterator"])
-            self._pass = iter(self._data)
+            self._pass = passes.batches(self._data)
             if found.batch:
                 left = None if self._size is None else self._size - found.batch
                 batches = self._pass if self._size is None else self._endless()
@@ -273,8 +296,7 @@ class _Epochs:
             collections.deque(itertools.islice(self._begun, batches), maxlen=0)
 
     def _one_pass(self):
-        self._data.reset()
-        return iter(self._data)
+        return passes.one_pass(self._data)
 
     def _endless(self):
         while True:

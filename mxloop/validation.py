@@ -3,8 +3,12 @@
 import contextlib
 import difflib
 import inspect
+import logging
 import math
 import numbers
+import os
+
+import numpy as np
 
 from mxloop.compat import mx
 from mxloop.errors import ArgumentError, ArgumentTypeError, DataError, MXLoopError
@@ -49,6 +53,23 @@ def reason(error):
     return shown((told or lines[-1:] or ["no reason given"])[0], 150)
 
 
+@contextlib.contextmanager
+def one_dtype(descs):
+    """Name the inputs that are not float32, where MXNet refuses to put types together."""
+    try:
+        yield
+    except RuntimeError as error:
+        odd = {desc.name: np.dtype(desc.dtype).name for desc in descs}
+        odd = {name: dtype for name, dtype in odd.items() if dtype != "float32"}
+        if not odd or "type" not in str(error):
+            raise
+        told = names([f"{name!r} as {dtype}" for name, dtype in odd.items()])
+        raise DataError(
+            f"the data bring {told}, and a layer of the network cannot take that; pass float32 "
+            "(dtype='float32'), or put mx.sym.cast(x, dtype='float32') behind that input"
+        ) from error
+
+
 def contexts(ctx):
     """One Context, several or None -> a list of Context that exist here."""
     devices = [mx.current_context()] if ctx is None else ctx
@@ -80,7 +101,8 @@ def _check_gpus(devices):
 
 def work_loads(work_load_list, num_device=None):
     """Loads as a list of float: finite, none negative, not all zero, one a device."""
-    if isinstance(work_load_list, str) or not hasattr(work_load_list, "__iter__"):
+    unordered = isinstance(work_load_list, (str, bytes, dict, set))
+    if unordered or not hasattr(work_load_list, "__iter__"):
         raise ArgumentTypeError(
             f"work_load_list is {shown(repr(work_load_list))}; pass a list of numbers, one a device"
         )
@@ -110,6 +132,67 @@ def count(name, value, least=1):
     if value < least:
         raise ArgumentError(f"{name} is {value}; it must be an integer of at least {least}")
     return int(value)
+
+
+def check_seed(seed):
+    """A seed that NumPy and MXNet both take, as int."""
+    seed = count("seed", seed, least=0)
+    if seed >= 2**32:
+        raise ArgumentError(f"seed is {shown(seed)}; it must be below 2**32: pass a smaller one")
+    return seed
+
+
+def check_watchers(monitor, logger):
+    """What is to look on must be a Monitor and a Logger, or None."""
+    if monitor is not None and not hasattr(monitor, "stat_helper"):
+        raise ArgumentTypeError(
+            f"monitor is {shown(repr(monitor))}; pass an mx.monitor.Monitor, or None"
+        )
+    if logger is not None and not isinstance(logger, (logging.Logger, logging.LoggerAdapter)):
+        raise ArgumentTypeError(
+            f"logger is {shown(repr(logger))}; pass a logging.Logger, as logging.getLogger('x')"
+        )
+
+
+def path_of(prefix):
+    """The beginning of file names, as str."""
+    if not isinstance(prefix, (str, bytes, os.PathLike)):
+        raise ArgumentTypeError(
+            f"the path is {shown(repr(prefix))}; pass the beginning of a file name as str or Path"
+        )
+    path = os.fsdecode(prefix)
+    if "\0" in path:
+        raise DataError(f"the path {shown(repr(path))} holds a NUL character; leave that out")
+    return path
+
+
+def check_arrays(what, given, finite=False):
+    """Parameters must be a dict of name to array, and may have to be finite."""
+    if not isinstance(given, dict):
+        raise ArgumentTypeError(
+            f"{what} is {shown(repr(given))}; pass a dict of parameter name to NDArray"
+        )
+    for name, array in given.items():
+        if not isinstance(array, (mx.nd.NDArray, np.ndarray)):
+            raise ArgumentTypeError(
+                f"{what} holds {shown(repr(array))} for {shown(repr(name))}; pass an NDArray, as "
+                "mx.nd.array(x)"
+            )
+    bad = not_finite(given) if finite else None
+    if bad is not None:
+        raise DataError(
+            f"{what} holds NaN or infinite values in {shown(repr(bad))}; pass parameters of a "
+            "training that went well, or leave that one out to initialise it"
+        )
+
+
+def not_finite(arrays):
+    """The name of the first array that holds NaN or infinity, or None; waits for them."""
+    for name, array in arrays.items():
+        values = array.asnumpy() if isinstance(array, mx.nd.NDArray) else array
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            return name
+    return None
 
 
 def check_symbol(symbol):

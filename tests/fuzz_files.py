@@ -83,7 +83,7 @@ def _sound_params(mx):
 
 
 def _sound_symbol(mx):
-    from tests import nets
+    import nets
 
     named = [nets.mlp(), nets.lenet(), nets.conv_bn(), old_symbol(), *symbols(mx)]
     named.append(nets.conv_bn().get_backend_symbol("MKLDNN"))

@@ -910,3 +910,105 @@ def test_a_monitor_that_moves_to_another_manager_leaves_the_first():
         rows = [(name, stat) for _, name, stat in monitor.toc()]
         assert [name for name, _ in rows] == ["out_bias [cpu(0)]", "out_bias [cpu(1)]"]
         assert_printed(rows[0][1], np.full(4, value))
+
+
+# --- What an earlier batch left behind -----------------------------------------------------------
+
+
+def deep_or_shallow(key):
+    """A chain of three layers, or without the middle one."""
+    net = mx.sym.var("data")
+    for name in "abc" if key == 2 else "ac":
+        net = mx.sym.FullyConnected(net, num_hidden=10, name=name)
+    return mx.sym.SoftmaxOutput(net, name="softmax")
+
+
+def two_depths(devices, **keywords):
+    data = Described([("data", (8, 10))], [("softmax_label", (8,))], default_bucket_key=2)
+    manager = DataParallelExecutorManager(
+        None, CPUS[:devices], data, sym_gen=deep_or_shallow, **keywords
+    )
+    manager.set_params(*nets.params(deep_or_shallow(2), data=(8, 10)))
+    batches = [
+        nets.batch(
+            *nets.samples(8, seed=key),
+            bucket_key=key,
+            provide_data=data.provide_data,
+            provide_label=data.provide_label,
+        )
+        for key in (2, 1)
+    ]
+    return manager, batches
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3])
+def test_a_parameter_that_the_bucket_lacks_gets_no_earlier_gradient_again(devices):
+    manager, (deep, shallow) = two_depths(devices)
+    assert np.abs(gradients(manager, deep)["b_weight"]).max() > 0
+    found = gradients(manager, shallow)
+    net = deep_or_shallow(1)
+    args, _ = nets.params(deep_or_shallow(2), data=(8, 10))
+    one = net.simple_bind(mx.cpu(0), "write", data=(8, 10))
+    one.copy_params_from({n: v for n, v in args.items() if n[0] != "b"})
+    one.forward(is_train=True, data=shallow.data[0], softmax_label=shallow.label[0])
+    one.backward()
+    wanted = {
+        name: one.grad_dict[name].asnumpy() if name in one.grad_dict else np.zeros(value.shape)
+        for name, value in args.items()
+    }
+    assert_close(found, wanted)
+
+
+def test_added_gradients_keep_what_another_bucket_gave():
+    manager, (deep, shallow) = two_depths(2, grad_req="add")
+    before = gradients(manager, deep)["b_weight"]
+    assert np.abs(before).max() > 0
+    np.testing.assert_array_equal(gradients(manager, shallow)["b_weight"], before)
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_outputs_before_a_forward_are_one_line(loaded):
+    manager = manager_of(nets.mlp())
+    x, y = nets.samples(16)
+    if loaded:
+        run(manager, nets.batch(x, y))
+        manager.load_data_batch(nets.batch(x, y))
+    with pytest.raises(StateError) as caught:
+        manager.get_outputs()
+    assert "forward()" in one_line(caught)
+
+
+def test_backward_of_a_batch_that_was_not_run_is_one_line():
+    manager = manager_of(nets.mlp())
+    x, y = nets.samples(16)
+    gradients(manager, nets.batch(x, y))
+    manager.load_data_batch(nets.batch(x, y))
+    with pytest.raises(StateError) as caught:
+        manager.backward()
+    assert "present batch" in one_line(caught)
+
+
+@pytest.mark.parametrize("labels", [None, []])
+def test_a_metric_without_the_labels_is_one_line(labels):
+    manager = manager_of(nets.mlp())
+    run(manager, nets.batch(*nets.samples(16)))
+    with pytest.raises(DataError) as caught:
+        manager.update_metric(mx.metric.create("acc"), labels)
+    assert "batch.label" in one_line(caught)
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3])
+def test_a_time_major_output_needs_no_layout_of_its_own(devices):
+    net = mx.sym.broadcast_mul(mx.sym.var("data"), mx.sym.var("scale", shape=(1, 1, 3)))
+    data = Described([mx.io.DataDesc("data", (5, 7, 3), layout="TNC")])
+    manager = DataParallelExecutorManager(net, CPUS[:devices], data)
+    scale = mx.nd.array([[[1.0, 2.0, 3.0]]])
+    manager.set_params({"scale": scale}, {})
+    x = np.random.RandomState(0).normal(size=(5, 7, 3)).astype("float32")
+    batch = mx.io.DataBatch([mx.nd.array(x)], [], provide_data=data.provide_data)
+    (found,) = run(manager, batch, is_train=True)
+    np.testing.assert_array_equal(found, x * scale.asnumpy())
+    heads = np.random.RandomState(1).normal(size=x.shape).astype("float32")
+    manager.backward([mx.nd.array(heads)])
+    total = sum(grads.asnumpy() for grads in manager.grad_arrays[0])
+    np.testing.assert_allclose(total[0, 0], (heads * x).sum(axis=(0, 1)), rtol=1e-4, atol=1e-5)

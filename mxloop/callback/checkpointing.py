@@ -6,7 +6,14 @@ from typing import Any, Callable, Optional
 
 from mxloop import checkpoint, resume
 from mxloop.callback.base import Callback, State
-from mxloop.errors import ArgumentError, ArgumentTypeError, DataError, EngineError, PeerError
+from mxloop.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DataError,
+    DivergedError,
+    EngineError,
+    PeerError,
+)
 from mxloop.validation import count, shown
 
 logger = logging.getLogger(__name__)
@@ -68,7 +75,7 @@ class Checkpoint(Callback):
 
     def on_exception(self, state: State, error: BaseException) -> None:
         """Write what was learned, unless half a step was."""
-        if isinstance(error, (EngineError, PeerError)) or state.position is None:
+        if isinstance(error, (DivergedError, EngineError, PeerError)) or state.position is None:
             return
         try:
             self.write(state)
