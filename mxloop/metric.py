@@ -154,7 +154,7 @@ def _paired(pairs, outputs, labels):
     return [label for label, _ in chosen], [value for _, value in chosen]
 
 
-def named_values(metric: mx.metric.EvalMetric) -> List[Tuple[str, Any]]:
+def named_values(metric: mx.metric.EvalMetric) -> List[Tuple[str, float]]:
     """Names and values; of several metrics of one name, the second is ``name_2`` and so on."""
     values: Dict[str, Any] = {}
     for name, value in metric.get_name_value():
@@ -162,7 +162,7 @@ def named_values(metric: mx.metric.EvalMetric) -> List[Tuple[str, Any]]:
         while own in values:
             number += 1
             own = f"{name}_{number}"
-        values[own] = value
+        values[own] = float(value)  # with NumPy 2 some are its scalars, which JSON does not take
     return list(values.items())
 
 
