@@ -58,20 +58,30 @@ def create(name: str) -> Any:
         check_environment(name)
         with one_line(f"create the kvstore {name!r}"):
             _stores[name] = mx.kv.create(name)
-        atexit.register(_close, _stores[name])
+        _close_at_exit(_stores[name])
     return _stores[name]
 
 
-def _close(store):
+def _close_at_exit(store):
     """Leave the other processes before MXNet shuts down, whoever still holds the store."""
+    seconds = _peer_seconds()
+    closing, closed = threading.Event(), threading.Event()
 
-    def leave():
+    def watch():
+        closing.wait()
+        if not closed.wait(seconds):
+            _say_and_end("the other workers did not end")
+
+    def close():
+        closing.set()
         mx.nd.waitall()
         mx.base._LIB.MXKVStoreFree(store.handle)
         store.handle = None
+        closed.set()
 
-    if not _within(_peer_seconds(), leave):
-        _say_and_end("the other workers did not end")
+    # Started here: while it ends, Python 3.12 starts no thread any more.
+    threading.Thread(target=watch, daemon=True).start()
+    atexit.register(close)
 
 
 def _say_and_end(what):
