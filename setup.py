@@ -41,14 +41,19 @@ EXTRAS = {
     "progress": ["tqdm"],
     "tensorboard": ["tensorboardX"],
     "plot": ["matplotlib"],
+    "sklearn": ["scikit-learn"],
+    "onnx": ["onnx<1.19", "onnxruntime"],
     "test": [
         "hypothesis",
+        "matplotlib",
         "pandas",
         "pytest>=7",
         "ruff==0.17.6",
         "scikit-learn",
         "scipy",
         "setuptools>=70.1",
+        "tensorboardX",
+        "tqdm",
     ],
 }
 
@@ -66,6 +71,7 @@ setup(
     },  # a plain folder: as a package it would hide mxloop/data.py
     python_requires=">=3.8,<3.14",
     install_requires=["numpy>=1.17"],
+    entry_points={"console_scripts": ["mxloop = mxloop.cli:main"]},
     extras_require=EXTRAS,
     zip_safe=False,
     keywords=["mxnet", "deep learning", "training", "data parallel", "distributed"],

@@ -1,11 +1,16 @@
 """What a batch is: named arrays, an axis that counts the samples, rows that only pad."""
 
 import numbers
-from typing import Any, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from mxloop.compat import mx
 from mxloop.errors import DataError
 from mxloop.validation import names, shown
+
+
+def sample_shapes(data: Any) -> Dict[str, Tuple[int, ...]]:
+    """Each input's shape of one sample, of data whose first axis counts samples."""
+    return {desc.name: tuple(desc.shape[1:]) for desc in as_descs(data.provide_data)}
 
 
 def as_descs(provided: Any) -> List[mx.io.DataDesc]:
@@ -135,8 +140,9 @@ def dense(array: mx.nd.NDArray) -> mx.nd.NDArray:
 
 def join(arrays: Sequence[mx.nd.NDArray], axis: int, ctx: mx.Context) -> mx.nd.NDArray:
     """Arrays of several devices, one behind the other, as one new array on `ctx`."""
-    here = [array.as_in_context(ctx) for array in arrays]
-    return here[0].copy() if len(here) == 1 else mx.nd.concat(*here, dim=axis)
+    if len(arrays) == 1:
+        return arrays[0].copyto(ctx)
+    return mx.nd.concat(*[array.as_in_context(ctx) for array in arrays], dim=axis)
 
 
 def sum_arrays(arrays: Sequence[mx.nd.NDArray], out: mx.nd.NDArray) -> None:

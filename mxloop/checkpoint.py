@@ -7,23 +7,21 @@ names, and count under either.
 """
 
 import hashlib
-import json
 import logging
 import os
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from mxloop import params_format, storage, symbol_format
+from mxloop import manifest_format, params_format, storage, symbol_format
 from mxloop.compat import mx
 from mxloop.errors import DataError
+from mxloop.params_format import ending
 from mxloop.validation import count, names, path_of, shown
 from mxloop.version import __version__
 
 logger = logging.getLogger(__name__)
 
 Params = Dict[str, mx.nd.NDArray]
-
-FORMAT = 1
 
 
 class Generation(NamedTuple):
@@ -133,14 +131,19 @@ def save(
     if states is not None:
         files["states"] = (f"{own}.states", states)
     manifest = {
-        "format": FORMAT,
+        "format": manifest_format.FORMAT,
         "epoch": epoch,
         "batch": batch,
         "files": {kind: _described(*file) for kind, file in files.items()},
         "versions": {"mxloop": __version__, "mxnet": mx.__version__},
         **(training or {}),
     }
-    _commit(f"{own}.json", _encode(manifest), dict(files.values()), f"{prefix}-symbol.json")
+    _commit(
+        f"{own}.json",
+        manifest_format.encode(manifest),
+        dict(files.values()),
+        f"{prefix}-symbol.json",
+    )
 
 
 def _checked_prefix(prefix):
@@ -195,7 +198,7 @@ def load(prefix: Any, epoch: int, batch: int = 0) -> Generation:
         "params": f"{own}.params",
         "states": f"{own}.states",
     }
-    manifest = _manifest(f"{own}.json") if os.path.isfile(f"{own}.json") else {}
+    manifest = _manifest(f"{own}.json", epoch, batch) if os.path.isfile(f"{own}.json") else {}
     data = _read_described(manifest, paths) if manifest else _read_bare(paths)
     arg_params, aux_params = _split(
         params_format.decode(data["params"], paths["params"]), paths["params"]
@@ -209,6 +212,17 @@ def load(prefix: Any, epoch: int, batch: int = 0) -> Generation:
         data.get("states"),
         manifest,
     )
+
+
+def _manifest(path, epoch, batch):
+    manifest = manifest_format.decode(storage.read(path, manifest_format.MOST_BYTES), path)
+    if (manifest["epoch"], manifest["batch"]) != (epoch, batch):
+        raise DataError(
+            f"{ending(path)} is the manifest of epoch {manifest['epoch']}, batch "
+            f"{manifest['batch']}; give the files their names back, or remove it to take them as "
+            "they are"
+        )
+    return manifest
 
 
 def _read_bare(paths):
@@ -278,34 +292,6 @@ def check_names(found: Generation, allow_missing: bool, allow_extra: bool) -> No
                 f"the checkpoint holds {names(extra, 120)}, which the network lacks; pass "
                 "allow_extra_params=True to leave them out"
             )
-
-
-# --- Manifests ----------------------------------------------------------------------------------
-
-
-def _dump(content):
-    return json.dumps(content, indent=1, sort_keys=True).encode() + b"\n"
-
-
-def _encode(content):
-    """The content with a checksum of its own; there is one spelling, so that every bit counts."""
-    return _dump({**content, "sha256": hashlib.sha256(_dump(content)).hexdigest()})
-
-
-def _manifest(path):
-    data = storage.read(path)
-    try:
-        content = json.loads(data.decode("utf-8"))
-        checksum = content.pop("sha256")
-        whole = data == _encode(content) and content["format"] <= FORMAT
-    except (ValueError, AttributeError, LookupError, TypeError, RecursionError):
-        checksum, whole = None, False
-    if not whole or checksum is None:
-        raise DataError(
-            f"{shown(path, 120)} is damaged, or no manifest of this version; load another "
-            "generation, or remove it to take the files as they are"
-        )
-    return content
 
 
 # --- Which there are ----------------------------------------------------------------------------

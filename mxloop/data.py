@@ -17,6 +17,7 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 
 import numpy as np
 
+from mxloop import host
 from mxloop.compat import mx
 from mxloop.errors import ArgumentError, ArgumentTypeError, DataError
 from mxloop.validation import SHOWN, check_known, check_seed, count, one_line, shown
@@ -357,8 +358,13 @@ class ArrayIter(mx.io.DataIter):
         self.position += 1
         return True
 
+    @property
+    def labels_at_hand(self) -> List[np.ndarray]:
+        """All labels, in the order of `provide_label`."""
+        return list(self._label.values())
+
     def _read(self, arrays):
-        return [_on_host(array.take(self._rows, axis=0)) for array in arrays.values()]
+        return [host.gather(array, self._rows) for array in arrays.values()]
 
     def getdata(self) -> List[mx.nd.NDArray]:
         """The present batch's inputs, a list of NDArray."""
@@ -404,14 +410,6 @@ class ArrayIter(mx.io.DataIter):
         seed, epoch, position = _checked_state(state, self._shape_of_epochs())
         self.seed = seed
         self._open(epoch, position)
-
-
-def _on_host(array):
-    """NumPy -> NDArray on the CPU: it is for the executor manager to say what goes where."""
-    # Not mx.nd.array, which asks SciPy about every array and warns of it.
-    result = mx.nd.empty(array.shape, mx.cpu(), array.dtype)
-    result[:] = array
-    return result
 
 
 def _checked_state(state, expected):
@@ -726,8 +724,14 @@ class RecordIter(mx.io.DataIter):
         expected = {"batch_size": self.batch_size}
         self.seed, epoch, position = _checked_state(state, expected)
         self._open(epoch)
-        for _ in range(position):
-            self.next()
+        try:
+            for _ in range(position):
+                self.next()
+        except StopIteration as error:
+            raise DataError(
+                f"the saved iterator state is at batch {position}, and the file has "
+                f"{self.position}; read the file that it was made with"
+            ) from error
 
 
 def record_iterator(

@@ -130,7 +130,7 @@ def check_environment(name: str) -> None:
 
 
 def _wait_for_port(host, port):
-    seconds = _seconds("MXLOOP_SCHEDULER_SECONDS", 15)
+    seconds = seconds_of("MXLOOP_SCHEDULER_SECONDS", 15)
     deadline = time.monotonic() + seconds
     while not _answers(host, port):
         if time.monotonic() > deadline:
@@ -150,10 +150,10 @@ def _answers(host, port):
 
 
 def _peer_seconds():
-    return _seconds("MXLOOP_PEER_SECONDS", 600)
+    return seconds_of("MXLOOP_PEER_SECONDS", 600)
 
 
-def _seconds(name, default):
+def seconds_of(name: str, default: float) -> float:
     """A time to wait, as the environment says."""
     text = os.environ.get(name, str(default))
     try:

@@ -58,6 +58,10 @@ class DataParallelExecutorGroup:
         bound = self.active if owner else range(len(ctx))
         with one_line("bind the network"), one_dtype(inputs):
             self.execs = {i: self._bind(i, max(sizes[i], 1), owner) for i in bound}
+        self._places = [
+            (batch_axis(d), [(slices[i], self.execs[i].arg_dict[d.name]) for i in self.active])
+            for d in inputs
+        ]
         self.output_axes = [
             _axis_of(symbol[i].attr("__layout__"), axis)
             for i, axis in enumerate(_growing_axes(symbol, inputs))
@@ -105,10 +109,9 @@ class DataParallelExecutorGroup:
 
     def load(self, arrays: List[mx.nd.NDArray]) -> None:
         """Copy each device's rows of the inputs to it; asynchronous."""
-        for desc, array in zip(self.inputs, arrays):
-            for i in self.active:
-                part = rows_of(array, self.slices[i], batch_axis(desc))
-                part.copyto(self.execs[i].arg_dict[desc.name])
+        for array, (axis, places) in zip(arrays, self._places):
+            for part, place in places:
+                rows_of(array, part, axis).copyto(place)
 
     def forward(self, is_train: bool) -> None:
         """Run all devices that have rows; asynchronous."""
@@ -128,14 +131,11 @@ class DataParallelExecutorGroup:
             for grad, axis in zip(out_grads, self.output_axes)
         ]
 
-    def outputs(self) -> List[mx.nd.NDArray]:
-        """Outputs of all devices in sample order, as new arrays on the first device."""
+    def outputs(self, ctx: mx.Context) -> List[mx.nd.NDArray]:
+        """Outputs of all devices in sample order, as new arrays on `ctx`; asynchronous."""
         values = [self.execs[i].outputs for i in self.active]
         with one_line("run the network", EngineError):
-            return [
-                join(list(parts), axis, self.ctx[0])
-                for parts, axis in zip(zip(*values), self.output_axes)
-            ]
+            return [join(parts, axis, ctx) for parts, axis in zip(zip(*values), self.output_axes)]
 
     def input_grads(self, data_names: Sequence[str]) -> List[mx.nd.NDArray]:
         """Gradients of the inputs in sample order, as new arrays on the first device."""

@@ -9,6 +9,8 @@ import logging
 import math
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+import numpy as np
+
 from mxloop import labels as label_rules
 from mxloop import metric as metrics
 from mxloop import monitor as monitors
@@ -86,6 +88,31 @@ class _Bound(NamedTuple):
     pairs: List[Optional[str]]
     rules: label_rules.Rules
     lacks: List[str]
+
+
+class _Plan(NamedTuple):
+    """What becomes of batches that look alike."""
+
+    bound: _Bound
+    labels: List[mx.io.DataDesc]
+    rows: int
+    sources: List[Tuple[str, int]]
+
+
+class Outcome(NamedTuple):
+    """What a metric reads of one batch: real rows only, in sample order.
+
+    Attributes
+    ----------
+    pairs : list of str or None
+        The label of each output, as `mxloop.metric.pair_labels` finds it.
+    labels : dict of str to NDArray
+    outputs : list of (str, NDArray)
+    """
+
+    pairs: List[Optional[str]]
+    labels: Dict[str, mx.nd.NDArray]
+    outputs: List[Tuple[str, mx.nd.NDArray]]
 
 
 class DataParallelExecutorManager:
@@ -171,6 +198,7 @@ class DataParallelExecutorManager:
             reqs.update({desc.name: "write" for desc in self._data})
         self._grad_req = reqs
         self._bound: Dict[Tuple, _Bound] = {}
+        self._plans: Dict[Tuple, _Plan] = {}
         self._monitor = None
         self._is_train: Optional[bool] = None
         self._ran: Optional[bool] = None  # the present batch's is_train, once it has run
@@ -350,25 +378,37 @@ class DataParallelExecutorManager:
         DataError
             If arrays are missing, or their shapes do not fit the network.
         """
-        if not (hasattr(data_batch, "data") and hasattr(data_batch, "label")):
-            raise DataError(
-                f"a batch is of type {type(data_batch).__name__}; pass an mx.io.DataBatch"
-            )
-        data = describe(data_batch.provide_data, self._data, data_batch.data, "inputs")
-        labels = describe(data_batch.provide_label, self._labels, data_batch.label, "labels")
+        plan = self._plan_of(data_batch)
+        self._present, self._label_descs, self.num_samples, sources = plan
+        self._ran = None
+        with one_line("load a batch"):
+            self._group.load([dense(getattr(data_batch, kind)[i]) for kind, i in sources])
+
+    def _plan_of(self, batch):
+        """Where a batch's arrays go; found out at the first batch of its kind, then kept."""
+        look = _look(batch)
+        if look not in self._plans:
+            plan = self._plan(batch)
+            if look is None:
+                return plan
+            self._plans[look] = plan
+        return self._plans[look]
+
+    def _plan(self, batch):
+        if not (hasattr(batch, "data") and hasattr(batch, "label")):
+            raise DataError(f"a batch is of type {type(batch).__name__}; pass an mx.io.DataBatch")
+        data = describe(batch.provide_data, self._data, batch.data, "inputs")
+        labels = describe(batch.provide_label, self._labels, batch.label, "labels")
         num_rows(data + labels)
-        rows = real_rows(data_batch, data)
-        key = getattr(data_batch, "bucket_key", None) if self._sym_gen else self._default_key
-        self._present = self._bound_for(
+        rows = real_rows(batch, data)
+        key = getattr(batch, "bucket_key", None) if self._sym_gen else self._default_key
+        bound = self._bound_for(
             key, [resized(desc, rows) for desc in data], [resized(desc, rows) for desc in labels]
         )
-        self._label_descs = labels
-        self.num_samples = rows
-        self._ran = None
-        came = [*data_batch.data, *(data_batch.label or [])]
-        arrays = dict(zip([desc.name for desc in data + labels], came))
-        with one_line("load a batch"):
-            self._group.load([dense(arrays[desc.name]) for desc in self._group.inputs])
+        places = {desc.name: ("data", i) for i, desc in enumerate(data)}
+        places.update({desc.name: ("label", i) for i, desc in enumerate(labels)})
+        sources = [places[desc.name] for desc in bound.group.inputs]
+        return _Plan(bound, labels, rows, sources)
 
     def forward(self, is_train: bool = False) -> None:
         """Run the network on the present batch; asynchronous.
@@ -428,11 +468,17 @@ class DataParallelExecutorManager:
                 for i in devices if name in self._present.lacks else idle:
                     grads[i][:] = 0
 
-    def get_outputs(self) -> List[mx.nd.NDArray]:
-        """Outputs for the present batch's real rows, in sample order, as new arrays."""
+    def get_outputs(self, ctx: Optional[mx.Context] = None) -> List[mx.nd.NDArray]:
+        """Outputs for the present batch's real rows, in sample order, as new arrays; asynchronous.
+
+        Parameters
+        ----------
+        ctx : Context, optional
+            Where to, the first device by default.
+        """
         if self._ran is None:
             raise StateError("the present batch has no outputs yet; call forward() before")
-        return self._group.outputs()
+        return self._group.outputs(self.ctx[0] if ctx is None else ctx)
 
     def get_input_grads(self) -> List[mx.nd.NDArray]:
         """Gradients of the data, real rows in sample order, as new arrays (`inputs_need_grad`)."""
@@ -451,6 +497,10 @@ class DataParallelExecutorManager:
             The batch's labels as the iterator gave them; this waits for them, not for the devices.
         """
         label_rules.check(self._label_descs, self._real_labels(labels), self._present.rules)
+
+    def check_all_labels(self, labels: Sequence[np.ndarray]) -> None:
+        """Raise DataError if a label of a whole data set is NaN or no class of the network."""
+        label_rules.check(self._labels, labels, self._present.rules)
 
     def check_metric(self, metric: mx.metric.EvalMetric) -> None:
         """Raise an error if a metric is no object, or wants class numbers and gets none."""
@@ -478,12 +528,26 @@ class DataParallelExecutorManager:
         labels : list of NDArray
             The batch's labels as the iterator gave them.
         """
-        self._check_counted(labels)
         self.check_metric(metric)
+        metrics.update(metric, *self.outcome(labels))
+
+    def outcome(
+        self, labels: Optional[Sequence[mx.nd.NDArray]], ctx: Optional[mx.Context] = None
+    ) -> Outcome:
+        """Take down what metrics read of the present batch; asynchronous.
+
+        Parameters
+        ----------
+        labels : list of NDArray
+            The batch's labels as the iterator gave them.
+        ctx : Context, optional
+            Where to, the first device by default.
+        """
+        self._check_counted(labels)
         came = [a if isinstance(a, mx.nd.NDArray) else mx.nd.array(a) for a in labels or []]
         real = dict(zip([desc.name for desc in self._label_descs], self._real_labels(came)))
-        outputs = list(zip(self._group.symbol.list_outputs(), self.get_outputs()))
-        metrics.update(metric, self._present.pairs, real, outputs)
+        outputs = list(zip(self._group.symbol.list_outputs(), self.get_outputs(ctx)))
+        return Outcome(self._present.pairs, real, outputs)
 
     def _check_counted(self, labels):
         came, wanted = len(labels or ()), len(self._label_descs or self._label_names)
@@ -504,6 +568,18 @@ class DataParallelExecutorManager:
         monitors.install(monitor, self._owner.execs, self.ctx)
         for bound in self._bound.values():
             monitors.watch(monitor, bound.group.execs, self.ctx)
+
+
+def _look(batch):
+    """All that decides how a batch is loaded, or None for batches that must be looked into."""
+    described = getattr(batch, "provide_data", None) or getattr(batch, "provide_label", None)
+    arrays = (getattr(batch, "data", None), getattr(batch, "label", None))
+    if described or not all(isinstance(part, list) for part in arrays):
+        return None
+    if not all(isinstance(array, mx.nd.NDArray) for part in arrays for array in part):
+        return None
+    shapes = [tuple(array.shape for array in part) for part in arrays]
+    return (getattr(batch, "bucket_key", None), batch.pad, *shapes)
 
 
 def check_params(

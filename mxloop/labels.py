@@ -125,19 +125,19 @@ def _variable(nodes, entry):
     return node["name"] if node["op"] == "null" else None
 
 
-def check(descs: Sequence[Any], arrays: List[mx.nd.NDArray], rules: Rules) -> None:
+def check(descs: Sequence[Any], arrays: Sequence[Any], rules: Rules) -> None:
     """Raise DataError if a label is not finite, or numbers no class of its head.
 
     Parameters
     ----------
     descs : sequence of DataDesc
-    arrays : list of NDArray
-        Real rows of one batch; this waits for them, not for the network.
+    arrays : list of NDArray or ndarray
+        Real rows; this waits for them, not for the network.
     rules : dict
         As `class_rules` gives them.
     """
     for desc, array in zip(descs, arrays):
-        values = array.asnumpy()
+        values = array if isinstance(array, np.ndarray) else array.asnumpy()
         if desc.name in rules:
             _check_classes(desc.name, values, rules[desc.name])
         elif values.dtype.kind == "f" and not np.isfinite(values).all():

@@ -5,10 +5,7 @@ and the labels that belong to them. So its value is that of one device on unpadd
 """
 
 import contextlib
-import copy
 from typing import Any, Dict, List, Optional, Sequence, Tuple
-
-import numpy as np
 
 from mxloop.compat import mx
 from mxloop.errors import ArgumentError, ArgumentTypeError, DataError, MXLoopError
@@ -154,6 +151,12 @@ def _paired(pairs, outputs, labels):
     return [label for label, _ in chosen], [value for _, value in chosen]
 
 
+def leaves(metric: mx.metric.EvalMetric) -> List[mx.metric.EvalMetric]:
+    """The metric itself and, where it is made of several, all of those."""
+    inner = metric.metrics if isinstance(metric, mx.metric.CompositeEvalMetric) else []
+    return [metric, *(leaf for child in inner for leaf in leaves(child))]
+
+
 def named_values(metric: mx.metric.EvalMetric) -> List[Tuple[str, float]]:
     """Names and values; of several metrics of one name, the second is ``name_2`` and so on."""
     values: Dict[str, Any] = {}
@@ -206,80 +209,3 @@ def check_labels(metric: Any, soft: Dict[str, Tuple[int, ...]]) -> None:
                 f"numbers of shape ({shape[0]},), as y.argmax(1), or a metric other than "
                 f"{shown(repr(metric.name), 40)}"
             )
-
-
-class Meter:
-    """The metric of an epoch, and a second one that loggers may read and reset.
-
-    Callbacks written for MXNet reset the metric that they are shown; the epoch's own is kept apart,
-    so that it is over the whole epoch whatever a logger does.
-
-    Parameters
-    ----------
-    metric : EvalMetric
-        Holds the epoch's value.
-    shown_apart : bool
-        Whether somebody may reset the metric that is shown.
-    """
-
-    def __init__(self, metric: mx.metric.EvalMetric, shown_apart: bool):
-        self.metric = metric
-        self.shown = copy.deepcopy(metric) if shown_apart else metric
-
-    def reset(self) -> None:
-        """Start an epoch."""
-        for metric in self.each():
-            metric.reset()
-
-    def update(self, manager: Any, labels: Sequence[mx.nd.NDArray]) -> None:
-        """Count the manager's present batch."""
-        for metric in self.each():
-            manager.update_metric(metric, labels)
-
-    def each(self) -> List[mx.metric.EvalMetric]:
-        """The one metric, or both."""
-        return [self.metric] if self.shown is self.metric else [self.metric, self.shown]
-
-
-# --- What a metric has counted ------------------------------------------------------------------
-
-
-def get_state(metric: Any) -> Dict[str, Any]:
-    """Take down the sums and counts of a metric, and of those in it; fit for JSON."""
-    return {name: _packed(value) for name, value in vars(metric).items() if _counts(value)}
-
-
-def set_state(metric: Any, state: Dict[str, Any]) -> None:
-    """Give a metric of the same kind what `get_state` took down."""
-    for name, value in state.items():
-        setattr(metric, name, _unpacked(value, getattr(metric, name, None)))
-
-
-def _counts(value):
-    if isinstance(value, (list, tuple)):
-        return bool(value) and all(_counts(item) for item in value)
-    return isinstance(value, (int, float, np.ndarray, np.generic)) or _is_part(value)
-
-
-def _is_part(value):
-    """Whether a value is a metric inside a metric, or one of MXNet's tables behind one."""
-    return isinstance(value, mx.metric.EvalMetric) or type(value).__module__ == "mxnet.metric"
-
-
-def _packed(value):
-    if isinstance(value, (np.ndarray, np.generic)):
-        return {"dtype": value.dtype.name, "value": value.tolist()}
-    if isinstance(value, (list, tuple)):
-        return [_packed(item) for item in value]
-    return {"part": get_state(value)} if _is_part(value) else value
-
-
-def _unpacked(saved, present):
-    if isinstance(saved, list):
-        return type(present)(map(_unpacked, saved, present))
-    if not isinstance(saved, dict):
-        return saved
-    if "part" in saved:
-        set_state(present, saved["part"])
-        return present
-    return np.array(saved["value"], saved["dtype"])[()]

@@ -16,6 +16,7 @@ from mxloop import checkpoint, distributed, passes, states_format
 from mxloop import metric as metrics
 from mxloop import optimizer as optimizers
 from mxloop import resume as resuming
+from mxloop.batch import sample_shapes
 from mxloop.callback import CallbackList, EpochLog, State, as_callbacks
 from mxloop.callback.checkpointing import as_checkpoint, find
 from mxloop.compat import mx
@@ -37,7 +38,8 @@ from mxloop.executor_manager import (
 )
 from mxloop.labels import label_names
 from mxloop.log import say
-from mxloop.training import run_epoch, start_counting, train
+from mxloop.meter import Meter
+from mxloop.training import labels_need_looks, run_epoch, start_counting, train
 from mxloop.validation import (
     check_arrays,
     check_known,
@@ -471,7 +473,10 @@ class Update:
     def load_states(self, states: optimizers.States) -> None:
         """Go on with states that `states` gave, on whatever devices."""
         if self._updater:
-            optimizers.set_states(self._updater, self._keys, states, self._manager.ctx)
+            manager = self._manager
+            weights = {n: own[0] for n, own in zip(manager.param_names, manager.param_arrays)}
+            states = optimizers.fitting_states(self._updater, self._keys, states, weights)
+            optimizers.set_states(self._updater, self._keys, states, manager.ctx)
 
 
 # --- FeedForward --------------------------------------------------------------------------------
@@ -510,6 +515,8 @@ class FeedForward:
     arg_params, aux_params : dict of str to NDArray or None
     history : list of dict
         One an epoch: `epoch`, `train_<metric>`, `val_<metric>`, `samples_per_second`, `seconds`.
+    input_shapes : dict of str to tuple
+        Each input's shape of one sample; empty before the first fit.
     """
 
     def __init__(
@@ -556,6 +563,7 @@ class FeedForward:
         count("begin_epoch", own["begin_epoch"], least=0)
         self._settings = dict(own)
         self.kwargs = dict(keywords)
+        self.input_shapes: Dict[str, tuple] = {}
         self._seed: Optional[int] = None
         self._has_loaded = False
         for name, value in own.items():
@@ -582,9 +590,8 @@ class FeedForward:
             kept = {name: value for name, value in kept.items() if name in known}
         keywords = {**kept, **{n: v for n, v in params.items() if n not in self._settings}}
         trained = {n: getattr(self, n) for n in ("arg_params", "aux_params") if n not in params}
-        past = {
-            n: getattr(self, n) for n in ("history", "_epoch", "_seed", "_optimizer", "_states")
-        }
+        kept_names = ("history", "input_shapes", "_epoch", "_seed", "_optimizer", "_states")
+        past = {n: getattr(self, n) for n in kept_names}
         if own["optimizer"] is not self.optimizer:
             past.update(_optimizer=None, _states={})
         elif keywords != self.kwargs:
@@ -743,6 +750,7 @@ class FeedForward:
     def _initialise(self, manager, data, seed):
         manager.check_labels()
         inputs = [*as_descs(data.provide_data), *as_descs(data.provide_label)]
+        self.input_shapes = sample_shapes(data)
         with _seeded(seed):
             self.arg_params, self.aux_params = init_params(
                 manager.symbol,
@@ -938,13 +946,15 @@ class FeedForward:
         data = self._as_data(X, y)
         manager = self._predictor(data)
         callbacks = as_callbacks(eval_batch_end_callback=batch_end_callback)
-        meter = metrics.Meter(metrics.create(eval_metric), bool(callbacks))
+        meter = Meter(metrics.create(eval_metric), bool(callbacks))
         tell, state = CallbackList(callbacks), State(manager, 0, 0)
         batches = _some_batches(data, num_batch, reset)
         told = lambda: tell("on_eval_batch_end", state)  # noqa: E731
         start_counting(meter, state)
-        run_epoch(manager, batches, meter, state, lambda: None, told)
-        return meter.metric.get()[1]
+        looks = labels_need_looks(manager, data)
+        with meter:
+            run_epoch(manager, batches, meter, state, lambda: None, told, check_labels=looks)
+            return meter.metric.get()[1]
 
     def _predictor(self, data):
         if self.arg_params is None:
@@ -996,7 +1006,10 @@ class FeedForward:
             self.arg_params,
             self.aux_params or {},
             states_format.encode_states(self._states) if save_optimizer_states else None,
-            {"num_update": max([number for _, number in self._states.values()], default=0)},
+            {
+                "num_update": max([number for _, number in self._states.values()], default=0),
+                "input_shapes": self.input_shapes,
+            },
         )
 
     @staticmethod
@@ -1035,6 +1048,8 @@ class FeedForward:
         model = FeedForward(
             found.symbol, ctx, arg_params=found.arg_params, aux_params=found.aux_params, **kwargs
         )
+        shapes = found.manifest.get("input_shapes", {})
+        model.input_shapes = {name: tuple(shape) for name, shape in shapes.items()}
         if load_optimizer_states:
             model._states = resuming.optimizer_states(found)
             model._has_loaded = True

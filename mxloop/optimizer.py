@@ -1,14 +1,19 @@
 """Optimizers: an object means what its name means; states are known by parameter name."""
 
 import copy
+import logging
 import math
 import numbers
 import weakref
 from typing import Any, Dict, List, Optional, Sequence
 
+import numpy as np
+
 from mxloop.compat import mx
-from mxloop.errors import ArgumentError, ArgumentTypeError
-from mxloop.validation import check_known, did_you_mean, keywords_of, shown
+from mxloop.errors import ArgumentError, ArgumentTypeError, DataError
+from mxloop.validation import check_known, did_you_mean, keywords_of, names, shown
+
+logger = logging.getLogger(__name__)
 
 States = Dict[str, Any]
 
@@ -161,6 +166,52 @@ def get_states(updater: mx.optimizer.Updater, keys: Dict[str, Any]) -> States:
         for name, key in keys.items()
         if key in updater.states
     }
+
+
+def fitting_states(
+    updater: mx.optimizer.Updater, keys: Dict[str, Any], states: States, weights: Dict[str, Any]
+) -> States:
+    """Those states that an optimizer can go on with; where it has another kind of them, none.
+
+    Parameters
+    ----------
+    weights : dict of str to NDArray
+
+    Raises
+    ------
+    DataError
+        If a state has another shape or dtype than the optimizer's own for that parameter.
+    """
+    unknown = [name for name in states if name not in keys]
+    if unknown:
+        logger.warning("left out the optimizer states of %s: no such parameter", names(unknown))
+    return {
+        name: (_fitting(updater.optimizer, name, keys[name], state, weights[name]), number)
+        for name, (state, number) in states.items()
+        if name in keys
+    }
+
+
+def _fitting(optimizer, name, key, state, weight):
+    own = optimizer.create_state_multi_precision(key, weight)
+    if (own is None) != (state is None):
+        return own  # momentum was switched on or off
+    came, wanted = _kind(state), _kind(own)
+    if came != wanted:
+        raise DataError(
+            f"the optimizer state of {shown(repr(name), 60)} is {shown(came, 50)}, and "
+            f"{type(optimizer).__name__} here needs {shown(wanted, 50)}; load states of this "
+            "network and optimizer"
+        )
+    return state
+
+
+def _kind(state):
+    if isinstance(state, (list, tuple)):
+        return tuple(_kind(part) for part in state)
+    if isinstance(state, mx.nd.NDArray):
+        return f"{np.dtype(state.dtype).name}{list(state.shape)}"
+    return type(state).__name__
 
 
 def set_states(

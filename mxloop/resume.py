@@ -4,25 +4,28 @@ Parameters and optimizer states are arrays and go into files of their own; the r
 positions, random states, metric sums) is JSON and goes into the checkpoint's manifest.
 """
 
+import contextlib
 import json
 import logging
 import os
 import random
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 import numpy as np
 
-from mxloop import metric as metrics
-from mxloop import states_format
+from mxloop import counted, states_format
+from mxloop.batch import sample_shapes
 from mxloop.callback.base import Callback, State
 from mxloop.checkpoint import Generation
 from mxloop.compat import mx
-from mxloop.errors import DataError
-from mxloop.validation import names
+from mxloop.errors import DataError, MXLoopError
+from mxloop.validation import names, shown
 
 logger = logging.getLogger(__name__)
 
 AUX = "aux:"
+KEPT = "callback:"
+ARRAYS = "arrays of "  # begins the key under which the manifest tells names of arrays
 RANDOM_OPERATORS = ("Dropout", "RNN", "LeakyReLU", "Custom", "_shuffle", "shuffle")
 RANDOM_PREFIXES = ("_random", "_sample", "random_", "sample_", "_npi_", "_npx_")
 RATES = ("lr", "wd", "num_update", "m_schedule")
@@ -65,17 +68,19 @@ class Bookmark(Callback):
         self._mark(state, state.epoch, state.nbatch)
 
     def on_epoch_end(self, state: State) -> None:
-        """Mark the beginning of the next epoch."""
-        self._mark(state, state.epoch + 1, 0)
+        """Mark the beginning of the next epoch, unless this one was cut short."""
+        if not state.stop:
+            self._mark(state, state.epoch + 1, 0)
 
     def _mark(self, state, epoch, batch):
         state.position = (epoch, batch)
         state.position_samples = state.samples if batch else 0
         # Taken here, as an iterator may be a batch ahead when something fails.
-        state.data_states = [_state_of(data) for data in (state.train_data, state.eval_data)]
+        state.data_states = [state_of(data) for data in (state.train_data, state.eval_data)]
 
 
-def _state_of(data):
+def state_of(data: Any) -> Any:
+    """What an iterator can tell of its place; None where it cannot."""
     return data.state_dict() if hasattr(data, "state_dict") else None
 
 
@@ -100,18 +105,20 @@ def capture(state: State) -> Tuple[bytes, Dict[str, Any]]:
     on_devices, stepped = state.manager.aux_state()
     arrays.update({AUX + name: (tuple(own), 0) for name, own in on_devices.items()})
     epoch, batch = state.position
+    scheduler = state.optimizer.lr_scheduler
     training = {
         "num_update": state.optimizer.num_update,
         "update_counts": counts,
-        "optimizer": {n: getattr(state.optimizer, n) for n in RATES if hasattr(state.optimizer, n)},
-        "lr_scheduler": _plain(state.optimizer.lr_scheduler),
+        "optimizer": {n: counted.packed(value) for n, value in _rates(state.optimizer).items()},
+        "lr_scheduler": counted.get_state(scheduler) if scheduler is not None else {},
         "begin_epoch": state.begin_epoch,
         "iterator": state.data_states[0],
         "eval_iterator": state.data_states[1],
         "samples": state.position_samples,
-        "metrics": [[_names_of(m), metrics.get_state(m)] for m in state.meter.each() if batch],
+        "input_shapes": sample_shapes(state.train_data),
+        "metrics": [[_names_of(m), counted.get_state(m)] for m in state.meter.each() if batch],
         "history": [row for row in state.history if row["epoch"] < epoch],
-        "callbacks": [[type(each).__name__, each.state_dict()] for each in state.callbacks],
+        "callbacks": _callback_states(state.callbacks, arrays),
         "random": {"seed": state.seed, "numpy": _numpy_random(), "python": random.getstate()},
         "stepped": stepped,
         "omp_threads": os.environ.get("OMP_NUM_THREADS"),
@@ -134,7 +141,7 @@ def optimizer_states(found: Generation) -> Dict[str, Any]:
             "save_optimizer_states=True, or load it without them"
         )
     arrays = states_format.decode_states(found.states)
-    return {name: state for name, state in arrays.items() if not name.startswith(AUX)}
+    return {name: state for name, state in arrays.items() if not name.startswith((AUX, KEPT))}
 
 
 def restore(state: State, found: Generation) -> None:
@@ -151,22 +158,97 @@ def restore(state: State, found: Generation) -> None:
             f"the checkpoint of epoch {found.epoch} holds a model and no training state; resume "
             "one that fit(checkpoint=...) wrote, or fit from its arg_params"
         )
-    arrays = states_format.decode_states(found.states)
-    aux = {name[len(AUX) :]: arrays.pop(name)[0] for name in list(arrays) if name.startswith(AUX)}
-    state.manager.load_aux_state(aux, saved["stepped"])
-    state.update.load_states(arrays)
-    for thing, values in ((state.optimizer, "optimizer"), (_scheduler(state), "lr_scheduler")):
-        for name, value in saved[values].items():
-            setattr(thing, name, value)
-    state.history[:] = saved["history"]
-    state.nbatch, state.samples = found.batch, saved["samples"]
-    _restore_metrics(state.meter, saved["metrics"])
-    _restore_callbacks(state.callbacks, list(saved["callbacks"]))
-    if hasattr(state.eval_data, "load_state_dict") and saved["eval_iterator"] is not None:
-        state.eval_data.load_state_dict(saved["eval_iterator"])
+    with fitting("the run"):
+        _restore(state, found, saved)
     _restore_random(saved["random"])
     state.seed = saved["random"]["seed"]
     _tell_of_other_devices(state, saved)
+
+
+@contextlib.contextmanager
+def fitting(what: str) -> Iterator[None]:
+    """Tell in one line that a checkpoint is of another `what`, where this one cannot take it."""
+    try:
+        yield
+    except MXLoopError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise DataError(
+            f"the checkpoint's training state does not fit {what}: {type(error).__name__}: "
+            f"{shown(error, 60)}; resume with the arguments of the run before"
+        ) from error
+
+
+def _restore(state, found, saved):
+    arrays = states_format.decode_states(found.states)
+    own_aux = {name for name in arrays if name.startswith(AUX)}
+    aux = {name[len(AUX) :]: arrays.pop(name)[0] for name in own_aux}
+    kept = {name: arrays.pop(name)[0] for name in list(arrays) if name.startswith(KEPT)}
+    _check_aux(aux, saved["stepped"], state.manager)
+    state.manager.load_aux_state(aux, saved["stepped"])
+    state.update.load_states(arrays)
+    _restore_rates(state.optimizer, saved["optimizer"])
+    _restore_schedule(state.optimizer.lr_scheduler, saved["lr_scheduler"])
+    if saved["history"] and saved["history"][-1]["epoch"] >= found.epoch:
+        raise DataError(
+            f"the checkpoint of epoch {found.epoch} has a history up to epoch "
+            f"{saved['history'][-1]['epoch']}; resume another one"
+        )
+    state.history[:] = saved["history"]
+    state.nbatch, state.samples = found.batch, saved["samples"]
+    _restore_metrics(state.meter, saved["metrics"])
+    _restore_callbacks(state.callbacks, _whole_states(saved["callbacks"], kept))
+    restore_iterator(state.eval_data, saved["eval_iterator"])
+
+
+def _restore_schedule(scheduler, saved):
+    if scheduler is None and saved:
+        raise DataError(
+            "the checkpoint's run had an lr_scheduler, and this one has none; pass it again"
+        )
+    if scheduler is not None:
+        counted.set_state(scheduler, saved)
+
+
+def _check_aux(aux, stepped, manager):
+    """Auxiliary states must be those of the network, for each of some devices."""
+    wanted = {n: own[0].shape for n, own in zip(manager.aux_names, manager.aux_arrays)}
+    numbers = {len(own) if isinstance(own, tuple) else 0 for own in aux.values()}
+    if aux.keys() != wanted.keys() or len(numbers) > 1:
+        raise _other_network("auxiliary states of other names")
+    if aux and max(stepped, default=-1) >= max(numbers):
+        raise _other_network("auxiliary states of other devices")
+    for name, own in aux.items():
+        if any(getattr(array, "shape", None) != wanted[name] for array in own):
+            raise _other_network(f"auxiliary states of another shape for {shown(repr(name), 60)}")
+
+
+def _other_network(what):
+    return DataError(f"the checkpoint has {what}; resume with the network that it was made with")
+
+
+def restore_iterator(data: Any, saved: Any) -> bool:
+    """Let an iterator that can go on where it stood; whether it could."""
+    if saved is None or not hasattr(data, "load_state_dict"):
+        return False
+    with fitting("the iterator"):
+        data.load_state_dict(saved)
+    return True
+
+
+def _rates(optimizer):
+    return {name: getattr(optimizer, name) for name in RATES if hasattr(optimizer, name)}
+
+
+def _restore_rates(optimizer, saved):
+    present = _rates(optimizer)
+    if saved.keys() != present.keys():
+        raise DataError(
+            f"the checkpoint's optimizer has {names(saved)}, this one {names(present)}; resume "
+            "with the optimizer of the run before"
+        )
+    for name, value in saved.items():
+        setattr(optimizer, name, counted.unpacked(value, present[name]))
 
 
 def _names_of(metric):
@@ -175,14 +257,47 @@ def _names_of(metric):
 
 def _restore_metrics(meter, saved):
     """A logger's own metric is there only if a logger is: it then starts at the present batch."""
-    for metric, (counted, values) in zip(meter.each(), saved):
-        if counted != _names_of(metric):
+    for metric, (named, values) in zip(meter.each(), saved):
+        if named != _names_of(metric):
             raise DataError(
-                f"the checkpoint is from within an epoch that counted {names(counted)}, and "
+                f"the checkpoint is from within an epoch that counted {names(named)}, and "
                 f"eval_metric is {names(_names_of(metric))}; pass the same, or resume from an "
                 "epoch's end"
             )
-        metrics.set_state(metric, values)
+        counted.set_state(metric, values)
+
+
+def _callback_states(callbacks, arrays):
+    """States of callbacks, fit for JSON; the NDArrays in them go to the other arrays."""
+    states = []
+    for i, callback in enumerate(callbacks):
+        own = callback.state_dict()
+        for key in [key for key, value in own.items() if _is_of_arrays(value)]:
+            params = own.pop(key)
+            arrays.update({f"{KEPT}{i}:{key}:{n}": (array, 0) for n, array in params.items()})
+            own[ARRAYS + key] = list(params)
+        states.append([type(callback).__name__, own])
+    return states
+
+
+def _is_of_arrays(value):
+    if not isinstance(value, dict) or not value:
+        return False
+    return all(isinstance(array, mx.nd.NDArray) for array in value.values())
+
+
+def _whole_states(saved, arrays):
+    """What `_callback_states` took apart."""
+    states = []
+    for i, (kind, own) in enumerate(saved):
+        whole = {}
+        for key, value in own.items():
+            if key.startswith(ARRAYS):
+                key = key[len(ARRAYS) :]
+                value = {name: arrays[f"{KEPT}{i}:{key}:{name}"] for name in value}
+            whole[key] = value
+        states.append([kind, whole])
+    return states
 
 
 def _restore_callbacks(callbacks, saved):
@@ -190,13 +305,10 @@ def _restore_callbacks(callbacks, saved):
     for callback in callbacks:
         for kind, values in saved:
             if kind == type(callback).__name__:
-                callback.load_state_dict(values)
+                with fitting(f"the callback {kind}"):
+                    callback.load_state_dict(values)
                 saved.remove([kind, values])
                 break
-
-
-def _scheduler(state):
-    return state.optimizer.lr_scheduler
 
 
 def _tell_of_other_devices(state, saved):
@@ -207,13 +319,6 @@ def _tell_of_other_devices(state, saved):
             "resumed on %s with %s threads, begun on %s with %s: equal to rounding, not to the bit",
             *(part if isinstance(part, str) else ", ".join(part or ["?"]) for part in here + there),
         )
-
-
-def _plain(scheduler):
-    """What a schedule remembers: numbers, and lists of them."""
-    plain = (int, float, bool, list)
-    own = vars(scheduler) if scheduler is not None else {}
-    return {name: value for name, value in own.items() if isinstance(value, plain)}
 
 
 def _numpy_random():

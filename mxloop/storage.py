@@ -81,8 +81,8 @@ def remove(paths: Iterable[str]) -> None:
             os.remove(path)
 
 
-def read(path: str) -> bytes:
-    """Read a whole file.
+def read(path: str, most: int = -1) -> bytes:
+    """Read a whole file, or only its first byte more than `most`.
 
     Raises
     ------
@@ -90,13 +90,15 @@ def read(path: str) -> bytes:
         If it cannot be read.
     """
     with _explained(f"read {shown(path)}"), open(path, "rb") as stream:
-        return stream.read()
+        return stream.read() if most < 0 else stream.read(most + 1)
 
 
 @contextlib.contextmanager
 def _explained(doing):
     try:
         yield
+    except MemoryError as error:
+        raise DataError(f"cannot {doing}: it needs more memory than there is") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL byte in the path
         told = getattr(error, "strerror", None) or error
         raise DataError(f"cannot {doing}: {shown(told)}") from error

@@ -7,6 +7,7 @@ sentence; a loop of one's own is the same calls, written by hand.
 import collections
 import contextlib
 import copy
+import functools
 import itertools
 import logging
 import time
@@ -20,6 +21,7 @@ from mxloop.checkpoint import Generation
 from mxloop.compat import mx
 from mxloop.errors import ArgumentError, ArgumentTypeError, DataError, DivergedError, EngineError
 from mxloop.executor_manager import DataParallelExecutorManager, as_descs
+from mxloop.meter import Meter
 from mxloop.validation import count, not_finite, reason, shown
 
 logger = logging.getLogger(__name__)
@@ -28,19 +30,25 @@ logger = logging.getLogger(__name__)
 def run_epoch(
     manager: DataParallelExecutorManager,
     batches: Iterable,
-    meter: metrics.Meter,
+    meter: Meter,
     state: State,
     before_batch: Callable[[], None],
     after_batch: Callable[[], None],
     update: Optional[Callable[[], None]] = None,
+    check_labels: bool = True,
 ) -> None:
     """Run all batches: a training epoch with `update`, an evaluation without."""
     state.metric, state.shown_metric = meter.metric, meter.shown
-    for batch in batches:
-        state.data_batch = batch
+    batches = iter(batches)
+    while not state.end_pass:
+        state.data_batch = next(batches, None)
+        if state.data_batch is None:
+            break
         before_batch()
+        batch = state.data_batch  # another one, where a callback wants it so
         manager.load_data_batch(batch)
-        manager.check_label_values(batch.label)
+        if check_labels:
+            manager.check_label_values(batch.label)
         with _engine_errors():
             manager.forward(is_train=update is not None)
             if update is not None:
@@ -52,9 +60,18 @@ def run_epoch(
         after_batch()
         if state.stop and update is not None:
             break  # of the training; an evaluation is over all its data
+    state.end_pass = False
 
 
-def start_counting(meter: metrics.Meter, state: State) -> None:
+def labels_need_looks(manager: DataParallelExecutorManager, data: Any) -> bool:
+    """Whether labels must be looked at batch by batch; those of arrays are, here and at once."""
+    if not hasattr(data, "labels_at_hand"):
+        return True
+    manager.check_all_labels(data.labels_at_hand)
+    return False
+
+
+def start_counting(meter: Meter, state: State) -> None:
     """Set metric and counts to zero, for a new epoch or evaluation."""
     meter.reset()
     state.samples = state.nbatch = 0
@@ -143,35 +160,40 @@ def train(
         callbacks = [*callbacks, _Monitoring(monitor)]
     manager.check_labels()
     apart = any(callback.resets_metric for callback in callbacks)
-    meter = metrics.Meter(metrics.create(eval_metric), apart)
+    meter = Meter(metrics.create(eval_metric), apart)
     manager.check_metric(meter.metric)  # before a step is made
-    eval_meter = metrics.Meter(copy.deepcopy(meter.metric), apart)
+    eval_meter = Meter(copy.deepcopy(meter.metric), apart)
     stream = _Epochs(train_data, epoch_size)
     state.update, state.meter = update, meter
     state.train_data, state.eval_data = train_data, eval_data
+    state.num_batch = _num_batches(train_data) if epoch_size is None else epoch_size
     state.callbacks = list(callbacks)
     start_counting(meter, state)
     if resume is not None:
         resuming.restore(state, resume)
-        stream.go_on(resume)
+        stream.go_on(resume, resume.epoch < num_epoch)
         begin_epoch = resume.epoch
     if distributed.is_synchronous(kvstore):
         stream = _InStep(stream, train_data, distributed.Workers(kvstore), update)
-    with signals.deferred() as interruption:
+    with signals.deferred() as interruption, meter, eval_meter:
         tell = CallbackList([*resuming.first_callbacks(state), *callbacks, interruption])
         try:
+            if eval_data is not None:
+                state.evaluate = functools.partial(
+                    _evaluate_within, manager, eval_data, eval_meter, state, tell
+                )
             tell("on_train_begin", state)
             for epoch in range(begin_epoch, num_epoch):
+                if state.stop:
+                    break
                 state.epoch = epoch
                 if resume is None or epoch > resume.epoch or not resume.batch:
                     start_counting(meter, state)
                 _train_epoch(manager, stream, meter, state, tell, update)
                 if eval_data is not None:
-                    _evaluate(manager, eval_data, eval_meter, state, tell)
+                    _evaluate(manager, eval_data, eval_meter, state, tell, state.history[-1])
                 _copy_finite(manager, state)
                 tell("on_epoch_end", state)
-                if state.stop:
-                    break
             tell("on_train_end", state)
         except BaseException as error:
             if isinstance(error, EngineError) and not distributed.is_synchronous(kvstore):
@@ -207,6 +229,7 @@ def _train_epoch(manager, stream, meter, state, tell, update):
         lambda: tell("on_batch_begin", state),
         lambda: tell("on_batch_end", state),
         update,
+        labels_need_looks(manager, state.train_data),
     )
     if not state.nbatch:
         raise DataError(
@@ -221,16 +244,37 @@ def _train_epoch(manager, stream, meter, state, tell, update):
     state.history.append(row)
 
 
-def _evaluate(manager, eval_data, meter, state, tell):
+def _num_batches(data):
+    return len(data) if hasattr(data, "__len__") else None
+
+
+def _evaluate(manager, eval_data, meter, state, tell, row):
+    tell("on_eval_begin", state)
     batches = passes.one_pass(eval_data)
     start_counting(meter, state)
     told = lambda: tell("on_eval_batch_end", state)  # noqa: E731
-    run_epoch(manager, batches, meter, state, lambda: None, told)
+    looks = labels_need_looks(manager, eval_data)
+    run_epoch(manager, batches, meter, state, lambda: None, told, check_labels=looks)
     if not state.nbatch:
         raise DataError("eval_data gave no batch after reset(); it must have at least one")
     values = metrics.named_values(meter.metric)
-    state.history[-1].update((f"val_{name}", value) for name, value in values)
+    row.update((f"val_{name}", value) for name, value in values)
     tell("on_eval_end", state)
+
+
+def _evaluate_within(manager, eval_data, meter, state, tell):
+    """Evaluate between two batches of an epoch, which then goes on where it stood."""
+    names = ("nbatch", "samples", "metric", "shown_metric", "data_batch", "end_pass")
+    kept = {name: getattr(state, name) for name in names}
+    row = {"epoch": state.epoch, "batch": state.nbatch}
+    state.end_pass = False
+    try:
+        _evaluate(manager, eval_data, meter, state, tell, row)
+    finally:
+        vars(state).update(kept)
+    # A checkpoint of this place was marked before, and is written after.
+    state.data_states[1] = resuming.state_of(eval_data)
+    return row
 
 
 class _Monitoring:
@@ -270,16 +314,20 @@ class _Epochs:
             return self._one_pass()
         return itertools.islice(self._endless(), self._size)
 
-    def go_on(self, found):
+    def go_on(self, found, unfinished):
         """Go to the place of a checkpoint."""
-        if hasattr(self._data, "load_state_dict") and found.manifest["iterator"] is not None:
-            self._data.load_state_dict(found.manifest["iterator"])
+        if self._size is not None and found.batch > self._size:
+            raise ArgumentError(
+                f"epoch_size is {self._size}, and the checkpoint is from batch {found.batch} of an "
+                "epoch; resume with the epoch_size of the run before"
+            )
+        if resuming.restore_iterator(self._data, found.manifest["iterator"]):
             self._pass = passes.batches(self._data)
             if found.batch:
                 left = None if self._size is None else self._size - found.batch
                 batches = self._pass if self._size is None else self._endless()
                 self._begun = itertools.islice(batches, left)
-        else:
+        elif unfinished:
             self._replay(found.epoch - found.manifest["begin_epoch"], found.batch)
 
     def _replay(self, epochs, batches):

@@ -3,6 +3,7 @@
     python tests/fuzz_files.py --mutations 10000 --seed 0
     python tests/fuzz_files.py --kinds symbol --use      # loaded networks are bound as well
     python tests/fuzz_files.py --kinds symbol --first 17 --mutations 18 --show
+    python tests/fuzz_files.py --flips 1000              # single bits of a checkpoint's four files
 
 Every mutation follows from the kind of file, the seed and its number alone. They are tried in child
 processes, with the memory they have at the start and 3 times the file and 200 MB more. A child that
@@ -26,7 +27,7 @@ import time
 
 import numpy as np
 
-KINDS = ["params", "symbol", "attributes", "states", "stock"]
+KINDS = ["params", "symbol", "attributes", "states", "stock", "manifest"]
 SILENCE = 20.0  # seconds
 MEMORY = 200 * 2**20
 MEMORY_TO_USE = 3 * 2**30
@@ -161,6 +162,22 @@ def _sound_stock(mx):
     return files
 
 
+_resumable = []
+
+
+def resumable():
+    """The run whose checkpoints are tried, made when first asked for."""
+    import resumable
+
+    if not _resumable:
+        _resumable.append(resumable.Resumable())
+    return _resumable[0]
+
+
+def _sound_manifest(mx):
+    return resumable().files()
+
+
 # Mutations
 
 
@@ -171,6 +188,8 @@ def mutated(kind, seed, number, files):
         return _edited_attribute(chance, data)
     if kind == "symbol" and chance.random() < 0.75:
         return _edited_json(chance, data)
+    if kind == "manifest" and chance.random() < 0.85:
+        return _edited_manifest(chance, data)
     for _ in range(chance.choice([1, 1, 1, 2, 5])):
         data = chance.choice(BYTE_EDITS)(chance, data, files)
     return data
@@ -231,6 +250,21 @@ def _edited_json(chance, data):
     return json.dumps(graph).encode()
 
 
+def _edited_manifest(chance, data):
+    """Another content under its own, right checksum, as only somebody hostile makes it."""
+    from mxloop import manifest_format
+
+    content = json.loads(data)
+    del content["sha256"]
+    # Most of its numbers are random states; the rest should have its turn.
+    held = {"random": content.pop("random")} if chance.random() < 0.9 else {}
+    for _ in range(chance.choice([1, 1, 1, 2, 4])):
+        places = list(_places(content))
+        if places:
+            _edit(chance, *chance.choice(places))
+    return manifest_format._spelt({**content, **held})
+
+
 def _edited_attribute(chance, data):
     """One attribute of one operator gets another value: such a file often loads, and is bound."""
     graph = json.loads(data)
@@ -283,6 +317,7 @@ def load(kind, data):
     from mxloop import params_format, states_format, symbol_format
 
     return {
+        "manifest": lambda data: resumable().load(data),
         "params": params_format.decode,
         "symbol": symbol_format.loads,
         "attributes": symbol_format.loads,
@@ -398,10 +433,34 @@ def _lines(process, silence):
     process.wait()
 
 
+# Single bits
+
+
+def flip_bits(flips, seed=0):
+    """Flip single bits of each file of a checkpoint; by file, how many were not noticed."""
+    from mxloop.errors import DataError
+
+    run, chance = resumable(), random.Random(seed)
+    missed = {}
+    for path in run.paths():
+        whole = path.read_bytes()
+        missed[path.name] = 0
+        for _ in range(flips):
+            path.write_bytes(_flip(chance, whole, []))
+            try:
+                run.reload()
+                missed[path.name] += 1
+            except DataError:
+                continue
+        path.write_bytes(whole)
+    return missed
+
+
 def show(kind, seed, first):
     files = sound_files(kind)
     data = mutated(kind, seed, first, files)
-    print(data.decode("utf-8", "backslashreplace") if kind in ("symbol", "attributes") else data)
+    text = kind in ("symbol", "attributes", "manifest")
+    print(data.decode("utf-8", "backslashreplace") if text else data)
     print(outcome(kind, data))
 
 
@@ -413,12 +472,19 @@ def main():
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--use", action="store_true", help="bind the networks that load")
     parser.add_argument("--show", action="store_true", help="show the first mutation and its end")
+    parser.add_argument(
+        "--flips", type=int, default=0, help="flip so many bits of each file instead"
+    )
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.show:
         return show(given.kinds[0], given.seed, given.first)
     if given.child:
         return child(given.kinds[0], given.seed, range(given.first, given.mutations), given.use)
+    if given.flips:
+        missed = flip_bits(given.flips, given.seed)
+        print(f"not noticed of {given.flips} flips each: {missed}")
+        return sys.exit(any(missed.values()))
     failed = False
     for kind in given.kinds:
         start = time.time()

@@ -59,6 +59,7 @@ def test_events_come_in_order_with_the_place_where_training_stands():
             ("on_batch_end", epoch, 2, 32),
             ("on_batch_begin", epoch, 2, 32),
             ("on_batch_end", epoch, 3, 40),
+            ("on_eval_begin", epoch, 3, 40),
             ("on_eval_batch_end", epoch, 1, 16),
             ("on_eval_batch_end", epoch, 2, 20),
             ("on_eval_end", epoch, 2, 20),

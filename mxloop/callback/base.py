@@ -1,6 +1,6 @@
 """Events of a training run, the state that callbacks read, MXNet's bare callables at the door."""
 
-from typing import Any, Dict, Iterable, List, Optional
+from typing import Any, Callable, Dict, Iterable, List, Optional
 
 from mxloop.compat import mx
 from mxloop.errors import ArgumentTypeError
@@ -30,8 +30,15 @@ class State:
     history : list of dict
         One an epoch.
     begin_epoch, num_epoch : int
+    num_batch : int or None
+        Batches in an epoch, where the data tell.
     stop : bool
         Set it to end the training after this batch.
+    end_pass : bool
+        Set it to end the present epoch, or evaluation, after this batch.
+    evaluate : callable or None
+        ``evaluate()`` evaluates now, after a batch, and returns a dict of `epoch`, `batch` and
+        `val_<metric>`; None where there is no `eval_data`.
     """
 
     def __init__(self, manager: Any, begin_epoch: int, num_epoch: int, optimizer: Any = None):
@@ -47,7 +54,9 @@ class State:
         self.arg_params: Dict[str, mx.nd.NDArray] = {}
         self.aux_params: Dict[str, mx.nd.NDArray] = {}
         self.history: List[dict] = []
-        self.stop = False
+        self.num_batch: Optional[int] = None
+        self.stop = self.end_pass = False
+        self.evaluate: Optional[Callable[[], dict]] = None
         # What a checkpoint takes down, and nobody else needs.
         self.update = self.meter = self.train_data = self.eval_data = self.seed = None
         self.data_states: list = [None, None]
@@ -85,10 +94,13 @@ class Callback:
         """Before an epoch's first batch."""
 
     def on_batch_begin(self, state: State) -> None:
-        """Before a training batch is run."""
+        """Before a training batch is run; another one in `State.data_batch` takes its place."""
 
     def on_batch_end(self, state: State) -> None:
         """After a training batch: its update has been sent off and its metric counted."""
+
+    def on_eval_begin(self, state: State) -> None:
+        """Before an evaluation."""
 
     def on_eval_batch_end(self, state: State) -> None:
         """After a batch of an evaluation."""
@@ -106,7 +118,7 @@ class Callback:
         """When an exception ends the training."""
 
     def state_dict(self) -> Dict[str, Any]:
-        """What to remember over a restart; fit for JSON."""
+        """What to remember over a restart: fit for JSON, but for dicts of NDArray in it."""
         return {}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:

@@ -1,0 +1,72 @@
+"""Who runs, in which settings: each peer as a user gets it, and in the settings that are its best.
+
+Which setting is the best differs with the network and the machine, so all that may be are measured.
+"""
+
+import importlib.util
+import os
+from typing import List
+
+from rounds import Runner
+from work import Work
+
+CORES = len(os.sched_getaffinity(0))
+SAMPLES = {"mlp": 25_600, "lenet": 1_280, "resnet20": 512}
+
+BARE, MXLOOP, LEAN, MXLOOP_ITER = (
+    "bare limit",
+    "mxloop",
+    "mxloop, no guard, no callbacks",
+    "mxloop, NDArrayIter",
+)
+MXLOOP_SHARED = f"mxloop, {CORES} contexts"
+FEEDFORWARD, MODULE = "mx FeedForward", "mx Module"
+GLUON, GLUON_ITER, TORCH = "Gluon, DataLoader", "Gluon, NDArrayIter", "PyTorch, DataLoader"
+
+# Settings that may be a peer's best, by the peer's default.
+BEST = {
+    MXLOOP: [MXLOOP, LEAN, MXLOOP_SHARED, "mxloop, 1 thread"],
+    FEEDFORWARD: [FEEDFORWARD, *(f"{FEEDFORWARD}, {what}" for what in ("threads", "contexts"))],
+    MODULE: [MODULE, *(f"{MODULE}, {what}" for what in ("threads", "contexts"))],
+    GLUON: [GLUON, GLUON_ITER, *(f"Gluon, {what}" for what in ("threads", "1 thread", "contexts"))],
+    TORCH: [TORCH, "PyTorch, in memory"],
+}
+LIMITS = [BARE, "bare limit, 1 thread"]
+
+
+def runners(net: str, batch: int = 128, samples: int = 0) -> List[Runner]:
+    """Everybody, for one network."""
+    work = Work(net=net, batch=batch, samples=samples or SAMPLES[net])
+    memory = work.but(source="memory", threads=CORES)
+    shared = work.but(contexts=CORES, threads=1)
+    found = [
+        Runner(BARE, "bare", work.but(threads=CORES)),
+        Runner("bare limit, 1 thread", "bare", work.but(threads=1)),
+        Runner(MXLOOP, "mxloop_fit", work),
+        Runner(LEAN, "mxloop_fit", work.but(callbacks=False, guard=False)),
+        Runner(MXLOOP_SHARED, "mxloop_fit", work.but(contexts=CORES)),
+        Runner("mxloop, 1 thread", "mxloop_fit", work.but(threads=1)),
+        Runner(MXLOOP_ITER, "mxloop_fit", work.but(source="iterator")),
+        *_stock(FEEDFORWARD, "feedforward", work, memory, shared),
+        *_stock(MODULE, "module", work, memory, shared),
+        Runner(GLUON, "gluon_trainer", work),
+        Runner(GLUON_ITER, "gluon_trainer", work.but(source="iterator")),
+        Runner("Gluon, threads", "gluon_trainer", memory),
+        Runner("Gluon, 1 thread", "gluon_trainer", memory.but(threads=1)),
+        Runner("Gluon, contexts", "gluon_trainer", shared.but(source="memory")),
+    ]
+    if importlib.util.find_spec("torch"):
+        found += [
+            Runner(TORCH, "torch_loop", work.but(threads=CORES)),
+            Runner("PyTorch, in memory", "torch_loop", memory),
+        ]
+    return found
+
+
+def _stock(name, peer, work, memory, shared):
+    """One of MXNet's loops; for arrays as for an iterator it takes an NDArrayIter by default."""
+    return [
+        Runner(name, peer, work),
+        Runner(f"{name}, threads", peer, memory),
+        Runner(f"{name}, contexts", peer, shared.but(source="memory")),
+    ]

@@ -1,0 +1,134 @@
+"""The metric of an epoch, counted while the devices work on the next batch.
+
+Reading an output waits for the step that computes it, and would leave the devices without work each
+time. So what a metric reads of a batch is copied aside, and counted one batch later, or as soon as
+somebody looks.
+"""
+
+import collections
+import copy
+import functools
+import weakref
+from typing import Any, Deque, List, Optional, Sequence
+
+from mxloop import metric as metrics
+from mxloop.compat import mx
+from mxloop.errors import EngineError
+from mxloop.executor_manager import Outcome
+from mxloop.validation import reason
+
+# Operators of metrics run here: on the devices' own contexts they would wait behind the next step.
+ASIDE = mx.cpu(255)
+
+
+class Meter:
+    """The metric of an epoch, and a second one that loggers may read and reset.
+
+    Callbacks written for MXNet reset the metric that they are shown; the epoch's own is kept apart,
+    so that it is over the whole epoch whatever a logger does.
+
+    Within ``with meter:`` whoever reads or resets the metrics lets them count first what waits, so
+    that nobody sees less than was trained.
+
+    Parameters
+    ----------
+    metric : EvalMetric
+        Holds the epoch's value.
+    shown_apart : bool
+        Whether somebody may reset the metric that is shown.
+    """
+
+    def __init__(self, metric: mx.metric.EvalMetric, shown_apart: bool):
+        self.metric = metric
+        self.shown = copy.deepcopy(metric) if shown_apart else metric
+        self._waiting: Deque[Outcome] = collections.deque()
+        self._is_counting = False
+
+    def reset(self) -> None:
+        """Start an epoch."""
+        self._waiting.clear()
+        for metric in self.each():
+            metric.reset()
+
+    def update(self, manager: Any, labels: Optional[Sequence[mx.nd.NDArray]]) -> None:
+        """Take down the manager's present batch, and count the one before; waits for that one."""
+        self._waiting.append(manager.outcome(labels, ASIDE))
+        if len(self._waiting) > 1:
+            self._count()
+
+    def flush(self) -> None:
+        """Count what waits; waits for the devices."""
+        while self._waiting and not self._is_counting:
+            self._count()
+
+    def _count(self):
+        outcome = self._waiting.popleft()
+        self._is_counting = True  # a metric looks at its own counts
+        try:
+            for metric in self._both():
+                metrics.update(metric, *outcome)
+        except mx.base.MXNetError as error:
+            raise EngineError(f"a step failed inside MXNet: {reason(error)}") from error
+        finally:
+            self._is_counting = False
+
+    def each(self) -> List[mx.metric.EvalMetric]:
+        """The one metric, or both, with all batches counted."""
+        self.flush()
+        return self._both()
+
+    def _both(self):
+        return [self.metric] if self.shown is self.metric else [self.metric, self.shown]
+
+    def __enter__(self) -> "Meter":
+        for metric in self._leaves():
+            _flushes[metric] = self.flush
+            metric.__class__ = _looked_at(type(metric))
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._waiting.clear()
+        for metric in self._leaves():
+            _flushes.pop(metric, None)
+            metric.__class__ = type(metric).__mro__[1]
+
+    def _leaves(self):
+        return [leaf for metric in self._both() for leaf in metrics.leaves(metric)]
+
+
+_flushes: Any = weakref.WeakKeyDictionary()
+
+LOOKS = ("get", "get_global", "reset", "reset_local")
+COUNTS = ("num_inst", "sum_metric", "global_num_inst", "global_sum_metric")
+
+
+@functools.lru_cache(maxsize=None)
+def _looked_at(kind):
+    """The class of a metric, where whoever looks finds what waited counted."""
+    looks = {name: _method(getattr(kind, name)) for name in LOOKS if hasattr(kind, name)}
+    counts = {name: _attribute(name) for name in COUNTS if not hasattr(kind, name)}
+    return type(kind.__name__, (kind,), {**looks, **counts, "__module__": kind.__module__})
+
+
+def _flush(metric):
+    # A copy that somebody made has nothing that waits.
+    _flushes.get(metric, lambda: None)()
+
+
+def _method(method):
+    @functools.wraps(method)
+    def flushed(self, *args, **kwargs):
+        _flush(self)
+        return method(self, *args, **kwargs)
+
+    return flushed
+
+
+def _attribute(name):
+    def get(self):
+        _flush(self)
+        if name not in vars(self):
+            raise AttributeError(name)
+        return vars(self)[name]
+
+    return property(get, lambda self, value: vars(self).__setitem__(name, value))
