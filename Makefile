@@ -1,5 +1,6 @@
 # make mnist   train on the embedded digits, to 0.95 or better
 # make test    ruff and the tests
+# make docs    the documentation, into docs/_build
 # Each makes .venv if there is none. PYTHON=python3.10 chooses the Python, else the first that runs is taken.
 
 VENV := .venv
@@ -7,7 +8,7 @@ PYTHONS := $(or $(PYTHON),python3.12 python3.11 python3.10 python3.9 python3.8 p
 # With PYTHON= the name carries it: an environment made with another Python is made anew.
 READY := $(VENV)/ready$(if $(PYTHON),-$(subst /,_,$(PYTHON)))
 
-.PHONY: mnist test lint env clean
+.PHONY: mnist test lint docs env clean
 
 mnist: $(READY)
 	$(VENV)/bin/python example/image-classification/train_mnist.py --target-acc 0.95
@@ -18,6 +19,10 @@ test: lint
 lint: $(READY)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+
+docs: $(READY)
+	$(VENV)/bin/python -m pip install --quiet -e ".[docs]"
+	$(VENV)/bin/python -m sphinx -W -q docs docs/_build
 
 env: $(READY)
 

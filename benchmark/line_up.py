@@ -5,13 +5,13 @@ Which setting is the best differs with the network and the machine, so all that 
 
 import importlib.util
 import os
-from typing import List
+from typing import List, Optional
 
 from rounds import Runner
 from work import Work
 
 CORES = len(os.sched_getaffinity(0))
-SAMPLES = {"mlp": 25_600, "lenet": 1_280, "resnet20": 512}
+SAMPLES = {"mlp": 25_600, "lenet": 1_280, "resnet20": 512, "softmax": 1_280}
 
 BARE, MXLOOP, LEAN, MXLOOP_ITER = (
     "bare limit",
@@ -34,30 +34,35 @@ BEST = {
 LIMITS = [BARE, "bare limit, 1 thread"]
 
 
-def runners(net: str, batch: int = 128, samples: int = 0) -> List[Runner]:
+def work(net: str, batch: int = 128, samples: Optional[int] = None) -> Work:
+    """The training of a network, with epochs that are long enough to be measured."""
+    return Work(net=net, batch=batch, samples=samples or SAMPLES[net])
+
+
+def runners(net: str, batch: int = 128, samples: Optional[int] = None) -> List[Runner]:
     """Everybody, for one network."""
-    work = Work(net=net, batch=batch, samples=samples or SAMPLES[net])
-    memory = work.but(source="memory", threads=CORES)
-    shared = work.but(contexts=CORES, threads=1)
+    plain = work(net, batch, samples)
+    memory = plain.but(source="memory", threads=CORES)
+    shared = plain.but(contexts=CORES, threads=1)
     found = [
-        Runner(BARE, "bare", work.but(threads=CORES)),
-        Runner("bare limit, 1 thread", "bare", work.but(threads=1)),
-        Runner(MXLOOP, "mxloop_fit", work),
-        Runner(LEAN, "mxloop_fit", work.but(callbacks=False, guard=False)),
-        Runner(MXLOOP_SHARED, "mxloop_fit", work.but(contexts=CORES)),
-        Runner("mxloop, 1 thread", "mxloop_fit", work.but(threads=1)),
-        Runner(MXLOOP_ITER, "mxloop_fit", work.but(source="iterator")),
-        *_stock(FEEDFORWARD, "feedforward", work, memory, shared),
-        *_stock(MODULE, "module", work, memory, shared),
-        Runner(GLUON, "gluon_trainer", work),
-        Runner(GLUON_ITER, "gluon_trainer", work.but(source="iterator")),
+        Runner(BARE, "bare", plain.but(threads=CORES)),
+        Runner("bare limit, 1 thread", "bare", plain.but(threads=1)),
+        Runner(MXLOOP, "mxloop_fit", plain),
+        Runner(LEAN, "mxloop_fit", plain.but(callbacks=False, guard=False)),
+        Runner(MXLOOP_SHARED, "mxloop_fit", plain.but(contexts=CORES)),
+        Runner("mxloop, 1 thread", "mxloop_fit", plain.but(threads=1)),
+        Runner(MXLOOP_ITER, "mxloop_fit", plain.but(source="iterator")),
+        *_stock(FEEDFORWARD, "feedforward", plain, memory, shared),
+        *_stock(MODULE, "module", plain, memory, shared),
+        Runner(GLUON, "gluon_trainer", plain),
+        Runner(GLUON_ITER, "gluon_trainer", plain.but(source="iterator")),
         Runner("Gluon, threads", "gluon_trainer", memory),
         Runner("Gluon, 1 thread", "gluon_trainer", memory.but(threads=1)),
         Runner("Gluon, contexts", "gluon_trainer", shared.but(source="memory")),
     ]
     if importlib.util.find_spec("torch"):
         found += [
-            Runner(TORCH, "torch_loop", work.but(threads=CORES)),
+            Runner(TORCH, "torch_loop", plain.but(threads=CORES)),
             Runner("PyTorch, in memory", "torch_loop", memory),
         ]
     return found

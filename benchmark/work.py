@@ -50,6 +50,12 @@ class Work:
     metric: Optional[str] = "acc"
     kvstore: str = "local"
 
+    def __post_init__(self) -> None:
+        if self.samples < self.batch:
+            raise ValueError(f"{self.samples} samples make no batch of {self.batch}")
+        # All loops then have the same batches, whatever they do with a short last one.
+        object.__setattr__(self, "samples", self.samples // self.batch * self.batch)
+
     def to_json(self) -> str:
         return json.dumps(self.as_dict())
 
@@ -76,12 +82,14 @@ class Work:
     def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
         """Samples around a centre for each class, and the classes, as float32."""
         net = self.network
-        random = np.random.RandomState(0)
+        random = np.random.default_rng(0)
         classes = min(net.classes, 10)
-        centres = random.normal(size=(classes, *net.shape)).astype("float32")
-        y = random.randint(0, classes, self.samples)
-        noise = random.standard_normal((self.samples, *net.shape)).astype("float32")
-        return centres[y] + noise, y.astype("float32")
+        centres = random.standard_normal((classes, *net.shape), "float32")
+        y = random.integers(0, classes, self.samples)
+        x = random.standard_normal((self.samples, *net.shape), "float32")
+        for row, label in zip(x, y):  # a whole array of centres would show as the peak of memory
+            row += centres[label]
+        return x, y.astype("float32")
 
     def initial(self) -> List[np.ndarray]:
         """The parameters to begin with."""

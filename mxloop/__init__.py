@@ -6,12 +6,16 @@ import sys
 from mxloop.errors import InstallError
 from mxloop.version import __version__
 
+# `mxloop doctor` and `python -m mxloop doctor` (Python calls it "-m" while it looks for the module)
+# tell what is wrong with MXNet, whose import may fail, or end the process: they do without.
+_is_command = os.path.basename(sys.argv[0]) in ("mxloop", "-m")
+
 try:
+    if _is_command and sys.argv[1:2] == ["doctor"]:
+        raise InstallError("the doctor looks at MXNet from outside")
     from mxloop.compat import mx  # makes MXNet importable, so it comes first
 except InstallError:
-    # The commands `mxloop doctor` and `python -m mxloop doctor` (Python calls it "-m" while it
-    # looks for the module) go on: to say what is wrong with MXNet is what they are for.
-    if os.path.basename(sys.argv[0]) not in ("mxloop", "-m"):
+    if not _is_command:  # a command tells it in one line
         raise
 else:
     from mxloop import callback, data, errors, executor_manager, metric, model

@@ -6,8 +6,8 @@ where files of that name exist already, first: the new ones then stand ready und
 names, and count under either.
 """
 
-import hashlib
 import logging
+import math
 import os
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -105,7 +105,7 @@ def save(
     symbol: mx.sym.Symbol,
     arg_params: Params,
     aux_params: Params,
-    states: Optional[bytes] = None,
+    states: Any = None,
     training: Optional[Dict[str, Any]] = None,
     batch: int = 0,
 ) -> None:
@@ -113,20 +113,20 @@ def save(
 
     Parameters
     ----------
-    states : bytes, optional
+    states : bytes or list of buffers, optional
         The optimizer's, as states_format makes them.
     training : dict, optional
         What else a run needs to go on; fit for JSON, part of the manifest.
     batch : int
         Batches done in the epoch after `epoch`.
     """
-    prefix = _checked_prefix(prefix)
+    prefix = checked_prefix(prefix)
     named = {f"arg:{name}": value for name, value in arg_params.items()}
     named.update({f"aux:{name}": value for name, value in aux_params.items()})
     own = stem(prefix, epoch, batch)
     files = {
         "symbol": (f"{prefix}-symbol.json", symbol.tojson().encode()),
-        "params": (f"{own}.params", params_format.encode(named)),
+        "params": (f"{own}.params", list(params_format.chunks(named))),
     }
     if states is not None:
         files["states"] = (f"{own}.states", states)
@@ -146,19 +146,28 @@ def save(
     )
 
 
-def _checked_prefix(prefix):
+def checked_prefix(prefix: Any) -> str:
+    """The beginning of file names, in a folder that is there.
+
+    Raises
+    ------
+    DataError
+        If the folder is not there, or cannot be written to.
+    """
     prefix = path_of(prefix)
     folder = os.path.dirname(prefix) or "."
     if "\0" in prefix or not os.path.isdir(folder):
         raise DataError(f"there is no folder {shown(repr(folder), 150)} to write to; make it first")
+    if not os.access(folder, os.W_OK):
+        raise DataError(f"the folder {shown(repr(folder), 150)} is read-only; choose another one")
     return prefix
 
 
 def _described(path, data):
     return {
         "name": os.path.basename(path),
-        "size": len(data),
-        "sha256": hashlib.sha256(data).hexdigest(),
+        "size": storage.size(data),
+        "sha256": storage.sha256(data),
     }
 
 
@@ -243,7 +252,7 @@ def _matching(path, told):
     for candidate in (path, path + storage.PARTIAL):
         if os.path.isfile(candidate) and os.path.getsize(candidate) == told["size"]:
             data = storage.read(candidate)
-            if hashlib.sha256(data).hexdigest() == told["sha256"]:
+            if storage.sha256(data) == told["sha256"]:
                 return data
     state = "is not what was saved" if os.path.isfile(path) else "is missing"
     raise DataError(
@@ -299,13 +308,36 @@ def check_names(found: Generation, allow_missing: bool, allow_extra: bool) -> No
 
 def generations(prefix: Any) -> List[Tuple[int, int]]:
     """(epoch, batch) of all generations with a manifest, valid or not, newest first."""
+    numbers = serials(prefix)
+    return sorted(numbers, key=lambda place: (numbers[place], place), reverse=True)
+
+
+def serials(prefix: Any) -> Dict[Tuple[int, int], float]:
+    """(epoch, batch) of all generations -> when it was written, as a number that counts up.
+
+    A run begun anew, or from an earlier epoch, overtakes what an older one left in later epochs.
+    Models saved without a training state have number 0; broken manifests have infinity.
+    """
     folder, name = os.path.split(path_of(prefix))
-    pattern = re.compile(re.escape(name) + r"-(\d{4,})(?:-(\d{6,}))?\.json")
+    pattern = re.compile(re.escape(name) + r"-([0-9]{4,18})(?:-([0-9]{6,18}))?\.json")
     try:
         found = [pattern.fullmatch(entry) for entry in os.listdir(folder or ".")]
     except OSError:
-        return []
-    return sorted(((int(m[1]), int(m[2] or 0)) for m in found if m), reverse=True)
+        return {}
+    # A prefix may itself end in what looks like an epoch.
+    places = [(int(m[1]), int(m[2] or 0)) for m in found if m]
+    places = [
+        place for place, m in zip(places, filter(None, found)) if stem(name, *place) == m[0][:-5]
+    ]
+    return {(epoch, batch): _serial(prefix, epoch, batch) for epoch, batch in places}
+
+
+def _serial(prefix, epoch, batch):
+    try:
+        manifest = _manifest(f"{stem(path_of(prefix), epoch, batch)}.json", epoch, batch)
+    except DataError:
+        return math.inf
+    return manifest.get("serial", 0)
 
 
 def newest(prefix: Any) -> Optional[Generation]:

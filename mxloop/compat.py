@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterator, Optional
 
 import numpy as np
 
-from mxloop import cpu, cuda
+from mxloop import cpu, cuda, launch
 from mxloop.errors import InstallError
 
 NUMPY_2 = np.lib.NumpyVersion(np.__version__) >= "2.0.0.dev0"
@@ -35,6 +35,7 @@ def import_mxnet() -> types.ModuleType:
         Where MXNet is not installed or cannot be loaded; the text names the remedy.
     """
     if "mxnet" not in sys.modules:  # both are too late once the library is loaded
+        launch.set_defaults(os.environ)
         cpu.set_defaults(os.environ)
         os.environ.setdefault("MXNET_SUBGRAPH_VERBOSE", "0")  # else a line for every executor
         cuda.preload()

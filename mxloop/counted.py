@@ -40,6 +40,8 @@ def set_state(counting: Any, state: Dict[str, Any]) -> None:
 def _counts(value):
     if isinstance(value, MANY):
         return all(_counts(item) for item in value)
+    if type(value) is dict:
+        return all(type(key) in (int, str) and _counts(item) for key, item in value.items())
     return isinstance(value, (int, float, np.ndarray, np.generic)) or _is_part(value)
 
 
@@ -50,45 +52,87 @@ def _is_part(value):
 
 
 def packed(value: Any) -> Any:
-    """A number, array, or list of those as JSON that `unpacked` reads."""
+    """A number, array, or list or dict of those as JSON that `unpacked` reads."""
     if isinstance(value, (np.ndarray, np.generic)):
         return {"dtype": value.dtype.name, "value": value.tolist()}
     if isinstance(value, MANY):
         return [packed(item) for item in value]
+    if type(value) is dict:  # JSON would make text of a number as a key
+        return {"items": [[key, packed(item)] for key, item in value.items()]}
     return {"part": get_state(value)} if _is_part(value) else value
 
 
 def unpacked(saved: Any, present: Any) -> Any:
-    """What `packed` was given; `present` is the value that it replaces, None if there is none."""
-    if isinstance(saved, list) and (present is None or isinstance(present, MANY)):
-        kind = list if present is None else type(present)
-        return kind(unpacked(item, old) for item, old in _beside(saved, present or ()))
-    if present is not None and not _counts(present) or isinstance(present, MANY):
+    """What `packed` was given; `present` is the value that it replaces, None if there is none.
+
+    Raises
+    ------
+    DataError
+        If the two are of different kinds.
+    """
+    kind = _kind(saved)
+    if kind not in _kinds_for(present):
         raise _unfit(saved, present)
-    if isinstance(saved, dict) and saved.keys() == {"part"} and _is_part(present):
-        set_state(present, saved["part"])
-        return present
+    try:
+        return _UNPACKED[kind](saved, present)
+    except DataError:
+        raise
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _unfit(saved, present) from error
+
+
+def _kind(saved):
+    if isinstance(saved, dict):
+        return " ".join(sorted(saved))
+    return "list" if isinstance(saved, list) else type(saved).__name__
+
+
+NUMBERS = {"int", "float", "bool", "dtype value"}
+
+
+def _kinds_for(present):
+    """What may take the place of a value."""
+    if present is None:
+        return {*NUMBERS, "list", "items"}
+    if isinstance(present, MANY):
+        return {"list"}
+    if isinstance(present, dict):
+        return {"items"}
     if _is_part(present):
-        raise _unfit(saved, present)
-    if isinstance(saved, (int, float)):
-        return saved
-    if isinstance(saved, dict) and saved.keys() == {"dtype", "value"}:
-        return _array(saved, present)
-    raise _unfit(saved, present)
+        return {"part"}
+    return NUMBERS if _counts(present) else set()
 
 
-def _beside(saved, present):
-    return itertools.zip_longest(saved, present[: len(saved)])
+def _list(saved, present):
+    kind = list if present is None else type(present)
+    beside = itertools.zip_longest(saved, (present or ())[: len(saved)])
+    return kind(unpacked(item, old) for item, old in beside)
+
+
+def _dict(saved, present):
+    present = present or {}
+    return {key: unpacked(item, present.get(key)) for key, item in saved["items"]}
 
 
 def _array(saved, present):
-    try:
-        dtype = np.dtype(saved["dtype"])
-        if dtype.kind in "biuf":
-            return np.array(saved["value"], dtype)[()]
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise _unfit(saved, present)
+    dtype = np.dtype(saved["dtype"])
+    if dtype.kind not in "biuf":
+        raise _unfit(saved, present)
+    return np.array(saved["value"], dtype)[()]
+
+
+def _part(saved, present):
+    set_state(present, saved["part"])
+    return present
+
+
+_UNPACKED = {
+    **dict.fromkeys(("int", "float", "bool"), lambda saved, _: saved),
+    "dtype value": _array,
+    "list": _list,
+    "items": _dict,
+    "part": _part,
+}
 
 
 def _unfit(saved, present):

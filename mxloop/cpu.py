@@ -8,6 +8,9 @@ from typing import Collection, Iterator, MutableMapping, Optional
 # the same buffer never run at the same time, so there should be more buffers than executors.
 SCRATCH_BUFFERS = 16
 
+# Holds the number of threads that mxloop chose.
+CHOSEN = "MXLOOP_OMP_NUM_THREADS"
+
 
 def set_defaults(environ: MutableMapping[str, str]) -> None:
     """Give MXNet all physical cores, unless the user chose otherwise.
@@ -20,16 +23,29 @@ def set_defaults(environ: MutableMapping[str, str]) -> None:
     environ : mapping of str to str
         The environment, changed in place; what is already set stays.
     """
-    environ.setdefault("OMP_NUM_THREADS", str(usable_cores()))
+    propose_threads(environ, usable_cores())
     environ.setdefault("MXNET_CPU_TEMP_COPY", str(SCRATCH_BUFFERS))
 
 
-def usable_cores(cpus: Optional[Collection[int]] = None, root: str = "/") -> int:
+def propose_threads(environ: MutableMapping[str, str], threads: int) -> None:
+    """Set OMP_NUM_THREADS, unless the user has; CHOSEN tells the two apart, in child processes too.
+
+    Parameters
+    ----------
+    environ : mapping of str to str
+        Changed in place.
+    threads : int
+    """
+    if environ.get("OMP_NUM_THREADS") == environ.get(CHOSEN):
+        environ["OMP_NUM_THREADS"] = environ[CHOSEN] = str(threads)
+
+
+def usable_cores(among: Optional[Collection[int]] = None, root: str = "/") -> int:
     """Count the physical cores that this process may use: affinity, hyper-threads, container limit.
 
     Parameters
     ----------
-    cpus : collection of int, optional
+    among : collection of int, optional
         Logical CPUs that this process may run on; by default those of its affinity.
     root : str
         The folder that holds ``sys`` and ``proc``.
@@ -39,11 +55,12 @@ def usable_cores(cpus: Optional[Collection[int]] = None, root: str = "/") -> int
     int
         At least 1. A limit of 2.5 CPUs counts as 2: the others would wait for a slower third.
     """
-    cores = {_core(cpu, Path(root)) for cpu in (_affinity() if cpus is None else cpus)}
+    cores = {_core(cpu, Path(root)) for cpu in (cpus() if among is None else among)}
     return max(1, int(min([len(cores), *_container_limits(Path(root))])))
 
 
-def _affinity() -> Collection[int]:
+def cpus() -> Collection[int]:
+    """Logical CPUs that this process may run on."""
     if hasattr(os, "sched_getaffinity"):  # macOS has none
         return os.sched_getaffinity(0)
     return range(os.cpu_count() or 1)

@@ -20,6 +20,7 @@ import numpy as np
 from mxloop import host
 from mxloop.compat import mx
 from mxloop.errors import ArgumentError, ArgumentTypeError, DataError
+from mxloop.records import count_records
 from mxloop.validation import SHOWN, check_known, check_seed, count, one_line, shown
 
 __all__ = [
@@ -679,7 +680,16 @@ class RecordIter(mx.io.DataIter):
             "batch_size": self.batch_size,
             "round_batch": True,
         }
+        self._length: Optional[int] = None
         self._open(epoch=0)
+
+    def __len__(self) -> int:
+        """Number of batches in an epoch; the first call counts the records of the file."""
+        if self._length is None:
+            settings = self._settings
+            part = settings.get("part_index", 0), settings.get("num_parts", 1)
+            self._length = -(-count_records(settings["path_imgrec"], *part) // self.batch_size)
+        return self._length
 
     def _open(self, epoch):
         self.epoch = epoch

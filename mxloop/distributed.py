@@ -28,8 +28,39 @@ _stores: Dict[str, Any] = {}
 
 def is_synchronous(kvstore: Any) -> bool:
     """Whether all workers of a store take each step together."""
+    return is_distributed(kvstore) and "async" not in str(kvstore.type)
+
+
+def is_distributed(kvstore: Any) -> bool:
+    """Whether a store joins several processes."""
     kind = str(getattr(kvstore, "type", ""))
-    return kind.startswith("dist") and "async" not in kind
+    return kind.startswith("dist") or kind == "mpi"
+
+
+def workers_of(kvstore: Any) -> Any:
+    """All workers of a synchronous store, which add up numbers by `total`; MPI's does so itself."""
+    return kvstore if hasattr(kvstore, "total") else Workers(kvstore)
+
+
+class Alone:
+    """A process without peers, or with peers that keep metrics and statistics of their own."""
+
+    def check_metric(self, metric: Any) -> None:
+        """All metrics will do."""
+
+    def merge(self, metric: Any) -> None:
+        """Leave the counts of a metric as they are."""
+
+    def average(self, arrays: Any) -> None:
+        """Leave running statistics as they are."""
+
+
+ALONE = Alone()
+
+
+def peers_of(kvstore: Any) -> Any:
+    """Whom an epoch's metrics and running statistics are shared with: 'mpi' does so itself."""
+    return kvstore if hasattr(kvstore, "merge") else ALONE
 
 
 def is_duplicate(error: BaseException) -> bool:

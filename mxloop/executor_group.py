@@ -4,6 +4,7 @@ import contextlib
 from typing import Any, Dict, List, Optional, Sequence
 
 from mxloop.batch import batch_axis, join, num_rows, resized, rows_of
+from mxloop.blocks import Layout, is_dense, layouts
 from mxloop.compat import mx
 from mxloop.errors import ArgumentError, ArgumentTypeError, DataError, EngineError
 from mxloop.labels import label_names
@@ -52,6 +53,8 @@ class DataParallelExecutorGroup:
             set(symbol.list_arguments()) - self._of_batch,
         )
         self._group2ctxs = group2ctxs or [None] * len(ctx)
+        self.layouts: List[Layout] = []
+        self.arenas: Dict[Any, List[mx.nd.NDArray]] = {}
         sizes = [part.stop - part.start for part in slices]
         self.active = [i for i, size in enumerate(sizes) if size]
         # The owner holds the parameters of all devices, so it binds those without rows as well.
@@ -73,6 +76,9 @@ class DataParallelExecutorGroup:
         if owner is not None:
             return self._bind_shared(device, shapes, owner.execs[device])
         with _naming_unknown(self.symbol, shapes):
+            found = None if self._group2ctxs[device] else _arguments(self.symbol, descs)
+            if found is not None:
+                return self._bind_blocks(device, *found)
             return self.symbol.simple_bind(
                 self.ctx[device],
                 grad_req=self._grad_req,
@@ -80,6 +86,26 @@ class DataParallelExecutorGroup:
                 group2ctx=self._group2ctxs[device],
                 **shapes,
             )
+
+    def _bind_blocks(self, device, shapes, dtypes, aux):
+        """Bind to new arrays, with parameters side by side where they may be."""
+        ctx = self.ctx[device]
+        trained = [n for n, req in self._grad_req.items() if req != "null"]
+        trained = {name: shapes[name] for name in trained if name not in self._of_batch}
+        self.layouts = layouts(self.symbol, trained, dtypes)
+        args, grads = {}, {}
+        for number, layout in enumerate(self.layouts):
+            block = [mx.nd.zeros((layout.size,), ctx, layout.dtype) for _ in range(2)]
+            self.arenas[number, device] = block
+            for arrays, array in zip((args, grads), block):
+                arrays.update(layout.views(array))
+        for name, shape in shapes.items():
+            if name not in args:
+                args[name] = mx.nd.zeros(shape, ctx, dtypes[name])
+                if self._grad_req[name] != "null":
+                    grads[name] = mx.nd.zeros(shape, ctx, dtypes[name])
+        states = {name: mx.nd.zeros(shape, ctx, dtype) for name, (shape, dtype) in aux.items()}
+        return self.symbol.bind(ctx, args, grads, self._grad_req, states)
 
     def _bind_shared(self, device, shapes, owner):
         """Bind to the owner's arrays; only those with the batch's shape are new."""
@@ -144,6 +170,24 @@ class DataParallelExecutorGroup:
             join([self.execs[i].grad_dict[name] for i in self.active], axes[name], self.ctx[0])
             for name in data_names
         ]
+
+
+def _arguments(symbol, descs):
+    """Shapes and dtypes of a network's arguments, and both of its states; None where MXNet must
+    find out itself, as for sparse ones.
+    """
+    if not is_dense(symbol):
+        return None
+    try:
+        shapes, _, aux_shapes = symbol.infer_shape_partial(**{d.name: d.shape for d in descs})
+        types, _, aux_types = symbol.infer_type_partial(**{d.name: d.dtype for d in descs})
+    except RuntimeError:
+        return None  # binding will tell what is wrong
+    if any(not shape or 0 in shape for shape in shapes) or None in types:
+        return None
+    arguments = symbol.list_arguments()
+    aux = dict(zip(symbol.list_auxiliary_states(), zip(aux_shapes, aux_types)))
+    return dict(zip(arguments, shapes)), dict(zip(arguments, types)), aux
 
 
 def _axis_of(layout, otherwise):

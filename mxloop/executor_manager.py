@@ -14,6 +14,7 @@ import numpy as np
 from mxloop import labels as label_rules
 from mxloop import metric as metrics
 from mxloop import monitor as monitors
+from mxloop import threads
 from mxloop.batch import (
     as_descs,
     batch_axis,
@@ -25,6 +26,7 @@ from mxloop.batch import (
     rows_of,
     sum_arrays,
 )
+from mxloop.blocks import Block
 from mxloop.compat import mx
 from mxloop.errors import DataError, EngineError, StateError
 from mxloop.executor_group import DataParallelExecutorGroup, grad_reqs, group_contexts
@@ -151,6 +153,8 @@ class DataParallelExecutorManager:
     ctx, symbol, arg_names, param_names, aux_names
     param_arrays, grad_arrays, aux_arrays : list of list of NDArray
         By parameter (or auxiliary state), then by device; None for a gradient that is not computed.
+    blocks : list of Block
+        The same parameters and gradients, those that lie side by side as one; see `mxloop.blocks`.
 
     Raises
     ------
@@ -266,6 +270,26 @@ class DataParallelExecutorManager:
             for name in self.param_names
         ]
         self.aux_arrays = [[e.aux_dict[name] for e in execs] for name in self.aux_names]
+        self.blocks = self._blocks()
+        rows = max(part.stop - part.start for part in self.slices)
+        part = [resized(desc, rows) for desc in group.inputs]
+        self._threads = threads.choose(self.symbol, part, self.ctx)
+
+    def _blocks(self):
+        """The parameters with gradients, those that lie side by side as one."""
+        devices, arenas = range(len(self.ctx)), self._owner.arenas
+        together = [
+            Block(layout, layout.names, *map(list, zip(*(arenas[number, i] for i in devices))))
+            for number, layout in enumerate(self._owner.layouts)
+        ]
+        placed = {name for block in together for name in block.names}
+        rest = zip(self.param_names, self.param_arrays, self.grad_arrays)
+        alone = [
+            Block(None, [name], weights, grads)
+            for name, weights, grads in rest
+            if name not in placed and grads[0] is not None
+        ]
+        return [*together, *alone]
 
     def _bound_for(self, bucket_key, data, labels):
         """The executors for a batch of these shapes; bound at its first appearance, then kept."""
@@ -337,11 +361,19 @@ class DataParallelExecutorManager:
     ) -> None:
         """Copy parameters, and auxiliary states averaged over the devices, into these dicts.
 
-        Arrays that are there are written; missing ones are made on the CPU.
+        Arrays that are there are written; missing ones are made on the CPU. Waits for the devices
+        where there are auxiliary states.
         """
+        self._await_aux()
         first = [arrays[0] for arrays in self.param_arrays]
         _write(arg_params, self.param_names, first)
         _write(aux_params, self.aux_names, self._mean_aux())
+
+    def _await_aux(self):
+        # A backward pass writes them, of which the engine does not know: whoever only reads them
+        # would not be made to wait.
+        if self.aux_names:
+            mx.nd.waitall()
 
     def _mean_aux(self):
         """Auxiliary states, averaged over the devices that have trained since they were equal."""
@@ -357,6 +389,7 @@ class DataParallelExecutorManager:
 
     def aux_state(self) -> Tuple[Dict[str, List[mx.nd.NDArray]], List[int]]:
         """Each device's own auxiliary states by name, and the devices that have moved theirs."""
+        self._await_aux()
         own = self.aux_arrays if self._own_aux is None else self._own_aux
         return dict(zip(self.aux_names, own)), sorted(self._stepped)
 
@@ -419,6 +452,7 @@ class DataParallelExecutorManager:
         if is_train:
             self.check_labels()
         with one_line("run the network", EngineError):
+            threads.use(self.ctx, self._threads)
             if is_train != self._is_train:
                 self._change_mode(is_train)
             if is_train:

@@ -151,6 +151,8 @@ def _check_classes(name, values, rule):
     classes, ignored = rule.classes, rule.ignored
     # NaN fails every comparison, so it is among the bad ones.
     good = (values >= 0) & (values < classes)
+    if not rule.soft:
+        good &= values == np.floor(values)  # MXNet would cut 1.9 down to 1
     if ignored is not None:
         good |= values == ignored
     if not good.all():

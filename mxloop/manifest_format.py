@@ -227,16 +227,20 @@ FIELDS: Dict[str, Check] = {
 OPTIONAL: Dict[str, Check] = {
     "input_shapes": _either(_dict_of(_list_of(_whole))),
 }
-# What `mxloop.resume` takes down.
+# What `mxloop.resume` takes down, and when a Checkpoint wrote it.
 TRAINING: Dict[str, Check] = {
+    "serial": _whole,
     "num_update": _whole,
     "update_counts": _dict_of(_whole),
     "optimizer": _dict,
     "lr_scheduler": _dict,
+    "optimizer_type": _text,
+    "begun_with": _with(optimizer=_dict, lr_scheduler=_dict),
     "begin_epoch": _whole,
     "iterator": _either(_dict),
     "eval_iterator": _either(_dict),
     "samples": _whole,
+    "input_shapes": _dict_of(_list_of(_whole)),
     "metrics": _list_of(_row(_list_of(_text), _dict)),
     "history": _history,
     "callbacks": _list_of(_row(_text, _dict)),

@@ -11,6 +11,7 @@ import functools
 import weakref
 from typing import Any, Deque, List, Optional, Sequence
 
+from mxloop import cpu, threads
 from mxloop import metric as metrics
 from mxloop.compat import mx
 from mxloop.errors import EngineError
@@ -18,7 +19,8 @@ from mxloop.executor_manager import Outcome
 from mxloop.validation import reason
 
 # Operators of metrics run here: on the devices' own contexts they would wait behind the next step.
-ASIDE = mx.cpu(255)
+# MXNet's profiler knows no number beyond this one.
+ASIDE = mx.cpu(len(cpu.cpus()) + 1)
 
 
 class Meter:
@@ -81,6 +83,7 @@ class Meter:
         return [self.metric] if self.shown is self.metric else [self.metric, self.shown]
 
     def __enter__(self) -> "Meter":
+        threads.use([ASIDE], 1)
         for metric in self._leaves():
             _flushes[metric] = self.flush
             metric.__class__ = _looked_at(type(metric))

@@ -8,7 +8,7 @@ import itertools
 import logging
 import random
 from types import SimpleNamespace
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -36,10 +36,13 @@ from mxloop.executor_manager import (
     check_params,
     sum_arrays,
 )
+from mxloop.from_gluon import convert
+from mxloop.heads import predictions
 from mxloop.labels import label_names
 from mxloop.log import say
 from mxloop.meter import Meter
 from mxloop.training import labels_need_looks, run_epoch, start_counting, train
+from mxloop.updater import BlockUpdater
 from mxloop.validation import (
     check_arrays,
     check_known,
@@ -51,6 +54,7 @@ from mxloop.validation import (
     did_you_mean,
     names,
     one_line,
+    path_of,
     shown,
 )
 
@@ -72,6 +76,7 @@ KVSTORES = (
     "dist_async",
     "dist_async_device",
     "dist",
+    "mpi",
 )
 LARGE_PARAMETER = 1 << 24
 
@@ -84,8 +89,8 @@ def create_kvstore(kvstore: Any, num_device: int, arg_params: Params) -> Tuple[O
     Parameters
     ----------
     kvstore : None, str or KVStore
-        A name among 'local', 'device', 'nccl', 'dist_sync', 'dist_async' and their variants, or one
-        registered with `mx.kvstore.KVStoreBase`.
+        A name among 'local', 'device', 'nccl', 'dist_sync', 'dist_async' and their variants, 'mpi',
+        or one registered with `mx.kvstore.KVStoreBase`.
     num_device : int
     arg_params : dict of str to NDArray
 
@@ -106,7 +111,7 @@ def create_kvstore(kvstore: Any, num_device: int, arg_params: Params) -> Tuple[O
         return None, False
     if isinstance(kvstore, str):
         _check_kvstore_name(kvstore)
-        if num_device == 1 and "dist" not in kvstore:
+        if num_device == 1 and "dist" not in kvstore and kvstore != "mpi":
             return None, False
         store = _store_of(kvstore)
     elif isinstance(kvstore, mx.kvstore.KVStoreBase):
@@ -140,6 +145,10 @@ def _store_of(name):
         )
     if name.startswith("dist"):
         return distributed.create(name)
+    if name == "mpi":
+        from mxloop.multi_node import kvstore  # which needs mpi4py, where there are several ranks
+
+        return kvstore.shared()
     with one_line(f"create the kvstore {name!r}"):
         return mx.kv.create(name)
 
@@ -341,15 +350,26 @@ def update_params(
     """
     _check_updated(param_arrays, grad_arrays, num_device)
     for index, (params, grads) in enumerate(zip(param_arrays, grad_arrays)):
-        if grads[0] is None:
-            continue
-        if kvstore is not None:
-            kvstore.pushpull(param_names[index], list(grads), out=grads[:1], priority=-index)
-        elif num_device > 1:
-            sum_arrays(grads, grads[0])
-        updater(index * num_device, grads[0], params[0])
-        for param in params[1:]:
-            params[0].copyto(param)
+        if grads[0] is not None:
+            _sum_grads(grads, kvstore, param_names and param_names[index], index)
+            updater(index * num_device, grads[0], params[0])
+            _spread(params)
+
+
+def _sum_grads(grads, kvstore, key, index):
+    """Sum the devices' gradients, and with a store those of all processes, into the first's."""
+    # A store's pull passes over sparse arrays; one of this process need not be asked.
+    dense = grads[0].stype == "default"
+    if kvstore is not None and (dense or distributed.is_distributed(kvstore)):
+        kvstore.pushpull(key, list(grads), out=list(grads[:1]), priority=-index)
+    elif len(grads) > 1:
+        sum_arrays(grads, grads[0])
+
+
+def _spread(params):
+    """Copy the first device's parameters to the others."""
+    for param in params[1:]:
+        params[0].copyto(param)
 
 
 def _check_updated(param_arrays, grad_arrays, num_device):
@@ -387,6 +407,8 @@ class Update:
     ----------
     total : int or None
         Samples of the present step, where they are not the manager's alone.
+    clip_norm : float or None
+        The greatest norm that the gradient of a step, over all parameters, may have.
     """
 
     def __init__(
@@ -404,7 +426,9 @@ class Update:
         self._on_kvstore = update_on_kvstore
         self._mean = mean
         self.total: Optional[int] = None
+        self.clip_norm: Optional[float] = None
         self._guarded: Optional[optimizers.GuardedUpdater] = None
+        self._updater: Optional[mx.optimizer.Updater] = None
         num_replica = 1 if update_on_kvstore else len(manager.ctx)
         optimizers.name_parameters(optimizer, manager.symbol, manager.param_names, num_replica)
         self._keys = optimizers.keys_of(manager.param_names, num_replica, update_on_kvstore)
@@ -415,8 +439,12 @@ class Update:
             kvstore.set_optimizer(optimizer)
             self._updater = None if self._served else self._guard(kvstore)
         else:
-            self._updater = mx.optimizer.get_updater(optimizer)
+            self._step = BlockUpdater(optimizer, manager.blocks, self._keys)
+        # A store that the caller has filled knows parameters, and one that `fill` fills blocks.
+        by_name = zip(manager.param_names, manager.grad_arrays)
+        self._messages = [(name, grads) for name, grads in by_name if grads[0] is not None]
         self._planned = manager.num_samples
+        self._frozen: Set[str] = set()
 
     def _guard(self, kvstore):
         updater = kvstore._updater
@@ -431,19 +459,67 @@ class Update:
         manager = self._manager
         if self._on_kvstore:
             update_params_on_kvstore(
-                manager.param_arrays, manager.grad_arrays, self._kvstore, manager.param_names
+                manager.param_arrays, self._trained_grads(), self._kvstore, manager.param_names
             )
             if self._guarded is not None:
                 self._guarded.raise_error()
         else:
-            update_params(
-                manager.param_arrays,
-                manager.grad_arrays,
-                self._updater,
-                len(manager.ctx),
-                self._kvstore,
-                manager.param_names,
-            )
+            for index, (key, grads) in enumerate(self._messages):
+                _sum_grads(grads, self._kvstore, key, index)
+            self._clip()
+            self._step()
+            for block in manager.blocks:
+                _spread(block.weights)
+
+    @property
+    def can_clip(self) -> bool:
+        """Whether `clip_norm` has an effect: a store that updates sums gradients out of reach."""
+        return not self._on_kvstore
+
+    def _clip(self):
+        """Scale all gradients alike, if they are too long together; asynchronous."""
+        grads = [
+            block.grads[0]
+            for block in self._manager.blocks
+            if not self._frozen.issuperset(block.names)
+        ]
+        if self.clip_norm is None or not grads:
+            return
+        squares = mx.nd.multi_sum_sq(*grads, num_arrays=len(grads))
+        norm = mx.nd.sqrt(mx.nd.sum(squares)) * self._optimizer.rescale_grad
+        factor = self.clip_norm / mx.nd.maximum(norm, self.clip_norm)
+        for grad in grads:
+            alike = factor.astype(grad.dtype).reshape((1,) * grad.ndim)
+            mx.nd.broadcast_mul(grad, alike, out=grad)
+
+    def freeze(self, param_names: Iterable[str]) -> None:
+        """Leave these parameters, and their states, as they are; all others are trained."""
+        self._frozen = set(param_names)
+        if not self._on_kvstore:
+            self._step.frozen = self._frozen
+
+    def _trained_grads(self):
+        """The gradients; None for parameters that are frozen."""
+        if not self._frozen:
+            return self._manager.grad_arrays
+        return [
+            [None] * len(grads) if name in self._frozen else grads
+            for name, grads in zip(self._manager.param_names, self._manager.grad_arrays)
+        ]
+
+    def fill(self, arg_params: Params) -> None:
+        """Put the parameters into the store; of several workers, all get the first one's."""
+        manager = self._manager
+        if self._kvstore is None:
+            return
+        if self._on_kvstore:
+            entries = zip(manager.param_names, manager.param_arrays)
+            values = arg_params
+        else:
+            entries = [(block.key, block.weights) for block in manager.blocks]
+            values = {block.key: block.weights[0] for block in manager.blocks}
+            self._messages = [(block.key, block.grads) for block in manager.blocks]
+        _fill_kvstore(self._kvstore, dict(entries), values, self._on_kvstore)
 
     def _rescale(self, samples):
         if not self._served:
@@ -466,13 +542,22 @@ class Update:
                     grad[:] = 0  # a product with zero would keep a NaN
         self()
 
+    @property
+    def is_served(self) -> bool:
+        """Whether servers update with an optimizer of their own ('dist_async')."""
+        return self._served
+
     def states(self) -> optimizers.States:
         """The optimizer's states by parameter name; none where a server keeps them."""
+        if not self._on_kvstore:
+            return self._step.states()
         return optimizers.get_states(self._updater, self._keys) if self._updater else {}
 
     def load_states(self, states: optimizers.States) -> None:
         """Go on with states that `states` gave, on whatever devices."""
-        if self._updater:
+        if not self._on_kvstore:
+            self._step.load_states(states)
+        elif self._updater:
             manager = self._manager
             weights = {n: own[0] for n, own in zip(manager.param_names, manager.param_arrays)}
             states = optimizers.fitting_states(self._updater, self._keys, states, weights)
@@ -693,21 +778,13 @@ class FeedForward:
                 eval_end_callback,
                 eval_batch_end_callback,
             )
-            manager = DataParallelExecutorManager(
-                self._network(data),
-                self.ctx,
-                data,
-                None,
-                None,
-                None,
-                work_load_list,
-                logger,
-                self._sym_gen,
-            )
+            manager = self._make_manager(data, work_load_list, logger)
             if found is not None:
                 self.arg_params, self.aux_params = found.arg_params, found.aux_params
             self._initialise(manager, data, seed)
             store, on_store = create_kvstore(kvstore, len(manager.ctx), self.arg_params)
+            # A store of this very process, made here, could only do the same update by a detour.
+            on_store = on_store and not (isinstance(kvstore, str) and "dist" not in kvstore)
             if num_epoch is None:
                 self._forget()
             state = self._state(manager, begin, end)
@@ -715,8 +792,7 @@ class FeedForward:
             told = [*told, EpochLog(logger), *([keeper] if keeper else [])]
             with self._updating(manager, store, on_store) as update, self._keeping(state, update):
                 state.optimizer = self._optimizer
-                if store is not None:
-                    _fill_kvstore(store, manager, self.arg_params, on_store)
+                update.fill(self.arg_params)
                 train(
                     manager,
                     update,
@@ -733,6 +809,19 @@ class FeedForward:
                     found,
                 )
         return self
+
+    def _make_manager(self, data, work_load_list, logger):
+        return DataParallelExecutorManager(
+            self._network(data),
+            self.ctx,
+            data,
+            None,
+            None,
+            None,
+            work_load_list,
+            logger,
+            self._sym_gen,
+        )
 
     def _span(self, num_epoch):
         """First epoch, and the one after the last."""
@@ -898,15 +987,17 @@ class FeedForward:
         Returns
         -------
         ndarray, or list of ndarray for several outputs
-            One row a sample, in order. With `return_data` the triple (outputs, data, label).
+            One row a sample, in order. Losses beside predictions, which need labels, are left out
+            where the data bring none. With `return_data` the triple (outputs, data, label).
         """
         data = self._as_data(X)
         manager = self._predictor(data)
         parts: List[List[np.ndarray]] = []
         for batch in _some_batches(data, num_batch, reset):
             manager.load_data_batch(batch)
-            manager.forward(is_train=False)
-            row = [[out.asnumpy() for out in manager.get_outputs()]]
+            with one_line("compute the outputs", EngineError):
+                manager.forward(is_train=False)
+                row = [[out.asnumpy() for out in manager.get_outputs()]]
             if return_data:
                 row += [_real(arrays, manager.num_samples) for arrays in (batch.data, batch.label)]
             parts.append(row)
@@ -960,7 +1051,9 @@ class FeedForward:
         if self.arg_params is None:
             raise StateError("the model has no parameters yet; fit it, load it, or pass arg_params")
         check_arrays("arg_params", self.arg_params, finite=True)
-        symbol = self._network(data)
+        whole = symbol = self._network(data)
+        if not data.provide_label and self._sym_gen is None:
+            symbol = predictions(whole)
         described = SimpleNamespace(
             provide_data=data.provide_data,
             provide_label=data.provide_label,
@@ -969,7 +1062,7 @@ class FeedForward:
         manager = DataParallelExecutorManager(
             symbol, self.ctx, described, sym_gen=self._sym_gen, grad_req="null"
         )
-        extra = self.allow_extra_params
+        extra = self.allow_extra_params or symbol is not whole
         manager.set_params(self.arg_params, self.aux_params or {}, allow_extra_params=extra)
         return manager
 
@@ -1051,9 +1144,25 @@ class FeedForward:
         shapes = found.manifest.get("input_shapes", {})
         model.input_shapes = {name: tuple(shape) for name, shape in shapes.items()}
         if load_optimizer_states:
-            model._states = resuming.optimizer_states(found)
+            where = f"{checkpoint.stem(path_of(prefix), epoch)}.states"
+            model._states = resuming.optimizer_states(found, where)
             model._has_loaded = True
         return model
+
+    @staticmethod
+    def from_gluon(block: mx.gluon.HybridBlock, loss: Callable, **kwargs: Any) -> "FeedForward":
+        """Make a model of a Gluon block and a loss, with the parameters that the block has.
+
+        Parameters
+        ----------
+        block : HybridBlock
+        loss : mx.gluon.loss.Loss or callable
+            (prediction, label) -> loss of each sample; see `mxloop.from_gluon.convert`.
+        **kwargs
+            For the constructor.
+        """
+        symbol, arg_params, aux_params = convert(block, loss)
+        return FeedForward(symbol, arg_params=arg_params, aux_params=aux_params, **kwargs)
 
     @staticmethod
     def create(
@@ -1102,27 +1211,26 @@ class FeedForward:
 
 
 def _check_initializer(initializer):
-    if not callable(initializer):
+    if not callable(initializer) or isinstance(initializer, type):
         raise ArgumentTypeError(
             f"initializer is {shown(repr(initializer))}; pass one of mx.init, as mx.init.Xavier()"
         )
 
 
-def _fill_kvstore(store, manager, arg_params, on_store):
+def _fill_kvstore(store, arrays, values, on_store):
     """`initialize_kvstore`, also for a store that an earlier fit has filled, wholly or in part."""
     known = {}
-    for name, on_devices in zip(manager.param_names, manager.param_arrays):
+    for name, on_devices in arrays.items():
         try:
-            initialize_kvstore(store, [on_devices], arg_params, [name], on_store)
+            initialize_kvstore(store, [on_devices], values, [name], on_store)
         except DataError as error:
             if not distributed.is_duplicate(error):
                 raise
             known[name] = on_devices
     if known and str(store.type).startswith("dist"):
-        served = on_store and not distributed.is_synchronous(store)
-        distributed.refill(store, list(known.values()), list(known), served)
+        distributed.refill(store, list(known.values()), list(known), on_store)
     elif known:
-        _overwrite(store, {name: arg_params[name] for name in known}, on_store)
+        _overwrite(store, {name: values[name] for name in known}, on_store)
 
 
 def _overwrite(store, params, on_store):

@@ -18,7 +18,7 @@ from mxloop.batch import sample_shapes
 from mxloop.callback.base import Callback, State
 from mxloop.checkpoint import Generation
 from mxloop.compat import mx
-from mxloop.errors import DataError, MXLoopError
+from mxloop.errors import DataError
 from mxloop.validation import names, shown
 
 logger = logging.getLogger(__name__)
@@ -59,6 +59,11 @@ class Reseed(Callback):
 class Bookmark(Callback):
     """Mark each place between two steps, where a run can be taken up."""
 
+    def on_train_begin(self, state: State) -> None:
+        """Remember the rates that a run begins with; a resumed one has done so."""
+        if state.begun_with is None and state.optimizer is not None:  # `train` does without
+            state.begun_with = _settings(state.optimizer)
+
     def on_epoch_begin(self, state: State) -> None:
         """Mark the beginning of an epoch, unless it is taken up within."""
         self._mark(state, state.epoch, state.nbatch)
@@ -90,12 +95,12 @@ def first_callbacks(state: State) -> List[Callback]:
     return [Bookmark(), *([Reseed()] if seeded else [])]
 
 
-def capture(state: State) -> Tuple[bytes, Dict[str, Any]]:
+def capture(state: State) -> Tuple[List[Any], Dict[str, Any]]:
     """Take down a run at its last mark.
 
     Returns
     -------
-    states : bytes
+    states : list of buffers
         The optimizer's, and each device's own auxiliary states.
     training : dict
         The rest; fit for JSON.
@@ -105,12 +110,12 @@ def capture(state: State) -> Tuple[bytes, Dict[str, Any]]:
     on_devices, stepped = state.manager.aux_state()
     arrays.update({AUX + name: (tuple(own), 0) for name, own in on_devices.items()})
     epoch, batch = state.position
-    scheduler = state.optimizer.lr_scheduler
     training = {
         "num_update": state.optimizer.num_update,
         "update_counts": counts,
-        "optimizer": {n: counted.packed(value) for n, value in _rates(state.optimizer).items()},
-        "lr_scheduler": counted.get_state(scheduler) if scheduler is not None else {},
+        **_settings(state.optimizer),
+        "optimizer_type": type(state.optimizer).__name__,
+        "begun_with": state.begun_with,
         "begin_epoch": state.begin_epoch,
         "iterator": state.data_states[0],
         "eval_iterator": state.data_states[1],
@@ -124,11 +129,16 @@ def capture(state: State) -> Tuple[bytes, Dict[str, Any]]:
         "omp_threads": os.environ.get("OMP_NUM_THREADS"),
         "devices": [str(ctx) for ctx in state.manager.ctx],
     }
-    return states_format.encode_states(arrays), training
+    return states_format.chunks(arrays), training
 
 
-def optimizer_states(found: Generation) -> Dict[str, Any]:
+def optimizer_states(found: Generation, where: str = "the file") -> Dict[str, Any]:
     """The optimizer's states in a generation, by parameter name.
+
+    Parameters
+    ----------
+    where : str
+        What a message calls their file.
 
     Raises
     ------
@@ -140,12 +150,15 @@ def optimizer_states(found: Generation) -> Dict[str, Any]:
             f"the checkpoint of epoch {found.epoch} has no optimizer states; save it with "
             "save_optimizer_states=True, or load it without them"
         )
-    arrays = states_format.decode_states(found.states)
+    arrays = states_format.decode_states(found.states, where)
     return {name: state for name, state in arrays.items() if not name.startswith((AUX, KEPT))}
 
 
 def restore(state: State, found: Generation) -> None:
     """Take a run up where `capture` took it down; its parameters are in the manager already.
+
+    Random states are left to `restore_random`, once the data are at their place: an iterator that
+    is read again to get there may draw as it did in the beginning.
 
     Raises
     ------
@@ -160,7 +173,6 @@ def restore(state: State, found: Generation) -> None:
         )
     with fitting("the run"):
         _restore(state, found, saved)
-    _restore_random(saved["random"])
     state.seed = saved["random"]["seed"]
     _tell_of_other_devices(state, saved)
 
@@ -170,7 +182,7 @@ def fitting(what: str) -> Iterator[None]:
     """Tell in one line that a checkpoint is of another `what`, where this one cannot take it."""
     try:
         yield
-    except MXLoopError:
+    except DataError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise DataError(
@@ -180,6 +192,10 @@ def fitting(what: str) -> Iterator[None]:
 
 
 def _restore(state, found, saved):
+    wanted = [*state.manager.param_names, *state.manager.aux_names]
+    missing = [n for n in wanted if n not in found.arg_params and n not in found.aux_params]
+    if missing:
+        raise _other_network(f"no value for {names(missing)}")
     arrays = states_format.decode_states(found.states)
     own_aux = {name for name in arrays if name.startswith(AUX)}
     aux = {name[len(AUX) :]: arrays.pop(name)[0] for name in own_aux}
@@ -187,7 +203,8 @@ def _restore(state, found, saved):
     _check_aux(aux, saved["stepped"], state.manager)
     state.manager.load_aux_state(aux, saved["stepped"])
     state.update.load_states(arrays)
-    _restore_rates(state.optimizer, saved["optimizer"])
+    _tell_of_other_rates(state, saved)
+    _restore_rates(state.optimizer, saved["optimizer"], saved["optimizer_type"])
     _restore_schedule(state.optimizer.lr_scheduler, saved["lr_scheduler"])
     if saved["history"] and saved["history"][-1]["epoch"] >= found.epoch:
         raise DataError(
@@ -202,9 +219,11 @@ def _restore(state, found, saved):
 
 
 def _restore_schedule(scheduler, saved):
-    if scheduler is None and saved:
+    present = {} if scheduler is None else counted.get_state(scheduler)
+    if not present.keys() <= saved.keys() or (saved and scheduler is None):
         raise DataError(
-            "the checkpoint's run had an lr_scheduler, and this one has none; pass it again"
+            f"the checkpoint's lr_scheduler counts in {names(saved, 60)}, this run's in "
+            f"{names(present, 60)}; pass the one of the run before"
         )
     if scheduler is not None:
         counted.set_state(scheduler, saved)
@@ -236,16 +255,25 @@ def restore_iterator(data: Any, saved: Any) -> bool:
     return True
 
 
+def _settings(optimizer):
+    """Rates and schedule as they stand; fit for JSON."""
+    scheduler = optimizer.lr_scheduler
+    return {
+        "optimizer": {name: counted.packed(value) for name, value in _rates(optimizer).items()},
+        "lr_scheduler": {} if scheduler is None else counted.get_state(scheduler),
+    }
+
+
 def _rates(optimizer):
     return {name: getattr(optimizer, name) for name in RATES if hasattr(optimizer, name)}
 
 
-def _restore_rates(optimizer, saved):
+def _restore_rates(optimizer, saved, kind):
     present = _rates(optimizer)
-    if saved.keys() != present.keys():
+    if kind != type(optimizer).__name__ or saved.keys() != present.keys():
         raise DataError(
-            f"the checkpoint's optimizer has {names(saved)}, this one {names(present)}; resume "
-            "with the optimizer of the run before"
+            f"the checkpoint's optimizer is {shown(kind, 60)}, this run's is "
+            f"{type(optimizer).__name__}; resume with the optimizer of the run before"
         )
     for name, value in saved.items():
         setattr(optimizer, name, counted.unpacked(value, present[name]))
@@ -311,6 +339,24 @@ def _restore_callbacks(callbacks, saved):
                 break
 
 
+def _tell_of_other_rates(state, saved):
+    """Those of the run go on, though this one was given others."""
+    state.begun_with = saved["begun_with"]
+    here = _settings(state.optimizer)
+    for kind, values in here.items():
+        changed = [
+            n for n, value in values.items() if value != state.begun_with[kind].get(n, value)
+        ]
+        changed = [name for name in changed if name != "num_update"]
+        if changed:
+            logger.warning(
+                "the resumed run keeps the %s of its own %s; to train on with others, load the "
+                "model and fit anew",
+                names(changed),
+                kind,
+            )
+
+
 def _tell_of_other_devices(state, saved):
     here = [[str(ctx) for ctx in state.manager.ctx], os.environ.get("OMP_NUM_THREADS")]
     there = [saved["devices"], saved["omp_threads"]]
@@ -326,7 +372,9 @@ def _numpy_random():
     return [kind, [int(key) for key in keys], *rest]
 
 
-def _restore_random(saved):
+def restore_random(found: Generation) -> None:
+    """Set NumPy's and Python's random states to those of a generation."""
+    saved = found.manifest["random"]
     kind, keys, *rest = saved["numpy"]
     np.random.set_state((kind, np.array(keys, np.uint32), *rest))
     version, internal, gauss = saved["python"]

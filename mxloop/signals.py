@@ -1,14 +1,18 @@
 """Ctrl-C and SIGTERM: finish the step first, then end."""
 
 import contextlib
+import os
 import signal
 import threading
-from typing import Iterator, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 from mxloop.callback.base import Callback, State
 from mxloop.errors import Terminated
 
 CAUGHT = (signal.SIGINT, signal.SIGTERM)
+
+Handlers = Dict[int, Any]
+_held_back: List[Handlers] = []  # the old ones, of each training under way
 
 
 class Interruption(Callback):
@@ -44,11 +48,28 @@ def deferred() -> Iterator[Interruption]:
     Python lets only the main thread handle signals; in others this does nothing.
     """
     interruption = Interruption()
-    before = {}
+    before: Handlers = {}
     if threading.current_thread() is threading.main_thread():
-        before = {number: signal.signal(number, interruption.notice) for number in CAUGHT}
+        before.update({number: signal.signal(number, interruption.notice) for number in CAUGHT})
+        _held_back.append(before)
     try:
         yield interruption
     finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if before in _held_back:
+            _held_back.remove(before)
+            _give_back(before)
+
+
+def _give_back(handlers):
+    for number, handler in handlers.items():
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _in_child():
+    """A forked process has no step to finish: a pool that a callback made must end when told to."""
+    with contextlib.suppress(ValueError):  # it was forked by another thread than the main one
+        while _held_back:
+            _give_back(_held_back.pop())
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -49,6 +49,11 @@ def encode_states(states: States) -> bytes:
     ArgumentTypeError
         If a state holds anything else.
     """
+    return b"".join(chunks(states))
+
+
+def chunks(states: States) -> List[Any]:
+    """Give the buffers whose sum is `encode_states`."""
     arrays: Dict[str, Any] = {HEADER: None}
     trees = {
         name: [int(number), _tree(name, state, arrays, 0)]
@@ -56,7 +61,7 @@ def encode_states(states: States) -> bytes:
     }
     text = json.dumps({"version": VERSION, "states": trees}, allow_nan=False).encode()
     arrays[HEADER] = mx.nd.array(np.frombuffer(text, np.uint8), mx.cpu(), np.uint8)
-    return params_format.encode(arrays)
+    return list(params_format.chunks(arrays))
 
 
 def _tree(name, state, arrays, depth):

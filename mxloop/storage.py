@@ -5,17 +5,49 @@ in one step; then the folder's entry is forced to the disk as well.
 """
 
 import contextlib
+import hashlib
 import os
-from typing import Dict, Iterable
+from typing import Any, Dict, Iterable, Iterator, List
 
 from mxloop.errors import DataError
 from mxloop.validation import shown
 
 PARTIAL = ".partial"
+SMALL = 1 << 16  # bytes; smaller pieces are written together
 
 
-def write_partial(path: str, data: bytes) -> str:
-    """Write bytes to the temporary file of `path`, safely on the disk; return its path.
+def pieces(data: Any) -> List[Any]:
+    """A file's content as a list of buffers, of which a large one need not be copied."""
+    return data if isinstance(data, list) else [data]
+
+
+def size(data: Any) -> int:
+    """The bytes of a file's content."""
+    return sum(len(piece) for piece in pieces(data))
+
+
+def sha256(data: Any) -> str:
+    """The checksum of a file's content."""
+    checksum = hashlib.sha256()
+    for piece in pieces(data):
+        checksum.update(piece)
+    return checksum.hexdigest()
+
+
+def _joined(data: Any) -> Iterator[Any]:
+    small: List[Any] = []
+    for piece in pieces(data):
+        if len(piece) >= SMALL:
+            yield b"".join(small)
+            yield piece
+            small = []
+        else:
+            small.append(piece)
+    yield b"".join(small)
+
+
+def write_partial(path: str, data: Any) -> str:
+    """Write bytes, or a list of buffers, to the temporary file of `path`, safely on the disk; return its path.
 
     Raises
     ------
@@ -35,9 +67,10 @@ def write_partial(path: str, data: bytes) -> str:
 def _write_synced(path, data):
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
+        for piece in _joined(data):
+            view = memoryview(piece)
+            while view:
+                view = view[os.write(descriptor, view) :]
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

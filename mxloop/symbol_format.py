@@ -12,7 +12,7 @@ import ctypes
 import json
 import math
 import re
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from mxloop import strict_json
 from mxloop.compat import mx
@@ -327,6 +327,17 @@ def _call(function, *arguments):
 # Operators that hold graphs
 
 
+class _Held(NamedTuple):
+    """An operator that holds graphs: its numbers of inputs and outputs, and theirs."""
+
+    inputs: int
+    outputs: int
+    variables: List[int]
+    heads: List[int]
+    locations: Dict[str, List[int]]
+    attributes: Dict[str, str]
+
+
 def _numbers_with_graphs(what, op, attributes, node):
     inputs, graphs = len(node["inputs"]), node["subgraphs"]
     variables = [len(graph["arg_nodes"]) for graph in graphs]
@@ -335,8 +346,8 @@ def _numbers_with_graphs(what, op, attributes, node):
     outputs = len(_atom(op, attributes))
     heads = [len(graph["heads"]) for graph in graphs]
     locations = _locations(attributes)
-    fit = _FIT[op](inputs, outputs, variables, heads, locations, attributes)
-    _need(fit, f"the inputs or outputs of {what} do not fit the graphs that it holds")
+    held = _Held(inputs, outputs, variables, heads, locations, attributes)
+    _need(_FIT[op](held), f"the inputs or outputs of {what} do not fit the graphs that it holds")
     _need(
         _size(attributes["num_args"]) == inputs + len(graphs),
         f"{what} has num_args={attributes['num_args']}, and {inputs} inputs",
@@ -364,35 +375,39 @@ def _below(numbers: Sequence[int], limit: int) -> bool:
     return all(0 <= number < limit for number in numbers)
 
 
-def _foreach_fits(inputs, outputs, variables, heads, locations, attributes):
-    places = locations["in_data_locs"] + locations["in_state_locs"] + locations["remain_locs"]
-    states = len(locations["in_state_locs"])
+def _foreach_fits(held):
+    places = (
+        held.locations["in_data_locs"]
+        + held.locations["in_state_locs"]
+        + held.locations["remain_locs"]
+    )
+    states = len(held.locations["in_state_locs"])
     return (
-        variables == [inputs]
-        and heads == [outputs]
-        and sorted(places) == list(range(inputs))
-        and _size(attributes["num_out_data"]) + states == outputs
+        held.variables == [held.inputs]
+        and held.heads == [held.outputs]
+        and sorted(places) == list(range(held.inputs))
+        and _size(held.attributes["num_out_data"]) + states == held.outputs
     )
 
 
-def _while_loop_fits(inputs, outputs, variables, heads, locations, attributes):
-    condition, body = locations["cond_input_locs"], locations["func_input_locs"]
-    loop = locations["func_var_locs"]
+def _while_loop_fits(held):
+    condition, body = held.locations["cond_input_locs"], held.locations["func_input_locs"]
+    loop = held.locations["func_var_locs"]
     return (
-        variables == [len(condition), len(body)]
-        and heads == [1, outputs]
-        and _below(condition + body, inputs)
+        held.variables == [len(condition), len(body)]
+        and held.heads == [1, held.outputs]
+        and _below(condition + body, held.inputs)
         and _below(loop, len(body))
-        and _size(attributes["num_out_data"]) + len(loop) == outputs
+        and _size(held.attributes["num_out_data"]) + len(loop) == held.outputs
     )
 
 
-def _cond_fits(inputs, outputs, variables, heads, locations, attributes):
-    places = [locations[f"{branch}_input_locs"] for branch in ("cond", "then", "else")]
+def _cond_fits(held):
+    places = [held.locations[f"{branch}_input_locs"] for branch in ("cond", "then", "else")]
     return (
-        variables == [len(place) for place in places]
-        and heads == [1, outputs, outputs]
-        and all(_below(place, inputs) for place in places)
+        held.variables == [len(place) for place in places]
+        and held.heads == [1, held.outputs, held.outputs]
+        and all(_below(place, held.inputs) for place in places)
     )
 
 

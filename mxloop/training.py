@@ -16,7 +16,7 @@ from typing import Any, Callable, Iterable, Optional, Sequence
 from mxloop import distributed, passes, signals
 from mxloop import metric as metrics
 from mxloop import resume as resuming
-from mxloop.callback import CallbackList, State
+from mxloop.callback import Callback, CallbackList, State
 from mxloop.checkpoint import Generation
 from mxloop.compat import mx
 from mxloop.errors import ArgumentError, ArgumentTypeError, DataError, DivergedError, EngineError
@@ -41,9 +41,10 @@ def run_epoch(
     state.metric, state.shown_metric = meter.metric, meter.shown
     batches = iter(batches)
     while not state.end_pass:
-        state.data_batch = next(batches, None)
-        if state.data_batch is None:
+        batch = next(batches, None)
+        if batch is None:
             break
+        state.data_batch = batch
         before_batch()
         batch = state.data_batch  # another one, where a callback wants it so
         manager.load_data_batch(batch)
@@ -162,6 +163,8 @@ def train(
     apart = any(callback.resets_metric for callback in callbacks)
     meter = Meter(metrics.create(eval_metric), apart)
     manager.check_metric(meter.metric)  # before a step is made
+    peers = distributed.peers_of(kvstore)
+    peers.check_metric(meter.metric)
     eval_meter = Meter(copy.deepcopy(meter.metric), apart)
     stream = _Epochs(train_data, epoch_size)
     state.update, state.meter = update, meter
@@ -169,12 +172,16 @@ def train(
     state.num_batch = _num_batches(train_data) if epoch_size is None else epoch_size
     state.callbacks = list(callbacks)
     start_counting(meter, state)
-    if resume is not None:
+    if resume is None:
+        for callback in callbacks:
+            callback.reset()
+    else:
         resuming.restore(state, resume)
         stream.go_on(resume, resume.epoch < num_epoch)
+        resuming.restore_random(resume)
         begin_epoch = resume.epoch
     if distributed.is_synchronous(kvstore):
-        stream = _InStep(stream, train_data, distributed.Workers(kvstore), update)
+        stream = _InStep(stream, train_data, distributed.workers_of(kvstore), update)
     with signals.deferred() as interruption, meter, eval_meter:
         tell = CallbackList([*resuming.first_callbacks(state), *callbacks, interruption])
         try:
@@ -189,9 +196,10 @@ def train(
                 state.epoch = epoch
                 if resume is None or epoch > resume.epoch or not resume.batch:
                     start_counting(meter, state)
-                _train_epoch(manager, stream, meter, state, tell, update)
+                _train_epoch(manager, stream, meter, state, tell, update, peers)
                 if eval_data is not None:
-                    _evaluate(manager, eval_data, eval_meter, state, tell, state.history[-1])
+                    row = state.history[-1]
+                    _evaluate(manager, eval_data, eval_meter, state, tell, row, peers)
                 _copy_finite(manager, state)
                 tell("on_epoch_end", state)
             tell("on_train_end", state)
@@ -218,7 +226,7 @@ def _copy_finite(manager, state):
         old.update(values)
 
 
-def _train_epoch(manager, stream, meter, state, tell, update):
+def _train_epoch(manager, stream, meter, state, tell, update, peers):
     tell("on_epoch_begin", state)
     tic = time.perf_counter()
     run_epoch(
@@ -238,6 +246,9 @@ def _train_epoch(manager, stream, meter, state, tell, update):
         )
     with _engine_errors():
         mx.nd.waitall()  # the time of an epoch is that of its work, not of its queueing
+    peers.average([array for on_devices in manager.aux_arrays for array in on_devices])
+    meter.flush()
+    peers.merge(meter.metric)
     seconds = time.perf_counter() - tic
     row = {"epoch": state.epoch, "seconds": seconds, "samples_per_second": state.samples / seconds}
     row.update((f"train_{name}", value) for name, value in metrics.named_values(meter.metric))
@@ -248,7 +259,7 @@ def _num_batches(data):
     return len(data) if hasattr(data, "__len__") else None
 
 
-def _evaluate(manager, eval_data, meter, state, tell, row):
+def _evaluate(manager, eval_data, meter, state, tell, row, peers=distributed.ALONE):
     tell("on_eval_begin", state)
     batches = passes.one_pass(eval_data)
     start_counting(meter, state)
@@ -257,6 +268,8 @@ def _evaluate(manager, eval_data, meter, state, tell, row):
     run_epoch(manager, batches, meter, state, lambda: None, told, check_labels=looks)
     if not state.nbatch:
         raise DataError("eval_data gave no batch after reset(); it must have at least one")
+    meter.flush()
+    peers.merge(meter.metric)
     values = metrics.named_values(meter.metric)
     row.update((f"val_{name}", value) for name, value in values)
     tell("on_eval_end", state)
@@ -277,16 +290,11 @@ def _evaluate_within(manager, eval_data, meter, state, tell):
     return row
 
 
-class _Monitoring:
+class _Monitoring(Callback):
     """A Monitor, told when batches begin and end."""
-
-    resets_metric = False
 
     def __init__(self, monitor):
         self._monitor = monitor
-
-    def __getattr__(self, event):
-        return lambda *_: None
 
     def on_batch_begin(self, state):
         self._monitor.tic()

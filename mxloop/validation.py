@@ -7,6 +7,7 @@ import logging
 import math
 import numbers
 import os
+import re
 
 import numpy as np
 
@@ -44,13 +45,44 @@ def one_line(doing, kind=DataError):
         raise kind(f"cannot {doing}: {reason(error)}") from error
 
 
+# What MXNet says, and what it means to whoever trains.
+SENTENCES = (
+    (
+        "the last operator is not Loss function",
+        "it does not end in a loss; end it in mx.sym.SoftmaxOutput, MakeLoss or the like",
+    ),
+    (
+        r"(?i)failed to allocate|out of memory|bad_alloc|cudaMalloc",
+        "there is too little memory; use smaller batches, or a smaller network",
+    ),
+    (
+        r"int64_t\{1\} << 31|larger than 2\^31",
+        "an array would have more than the 2**31 - 1 elements that this MXNet can hold; use "
+        "smaller batches, or a smaller network",
+    ),
+    (
+        r"(?i)(float16|fp16)[^\n]*(cpu|cudnn)",
+        "a layer is float16, which MXNet has on GPUs alone; use float32 on the CPU, as with "
+        "mx.sym.cast(x, dtype='float32')",
+    ),
+    (
+        r"requires uniform type. Expected '(\w+)' v.s. given '(\w+)' at '(\w+)'",
+        r"a layer has \2 for its '\3' and \1 before it; cast one of them with mx.sym.cast",
+    ),
+)
+
+
 def reason(error):
     """The sentence of an MXNetError that says what is wrong."""
-    if "the last operator is not Loss function" in str(error):
-        return "it does not end in a loss; end it in mx.sym.SoftmaxOutput, MakeLoss or the like"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = str(error)
+    for pattern, meaning in SENTENCES:
+        found = re.search(pattern, text)
+        if found:
+            return found.expand(meaning)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     told = [line for line in lines if "Error in operator" in line or "Check failed" in line]
-    return shown((told or lines[-1:] or ["no reason given"])[0], 150)
+    first = (told or lines[-1:] or ["no reason given"])[0]
+    return shown(re.sub(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ", "", first), 150)
 
 
 @contextlib.contextmanager
@@ -177,6 +209,11 @@ def check_arrays(what, given, finite=False):
             raise ArgumentTypeError(
                 f"{what} holds {shown(repr(array))} for {shown(repr(name))}; pass an NDArray, as "
                 "mx.nd.array(x)"
+            )
+        if getattr(array, "stype", "default") != "default":
+            raise ArgumentTypeError(
+                f"{what} holds a {array.stype} array for {shown(repr(name))}; pass a dense one, as "
+                "its tostype('default')"
             )
     bad = not_finite(given) if finite else None
     if bad is not None:

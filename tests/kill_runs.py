@@ -20,6 +20,7 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 EVERY, EPOCHS = 2, 40
+NAMES = ("kills", "inside_a_save", "unloadable", "lost_more", "runs", "differ")
 CHILD = """
 import json, logging, os, random, signal, sys
 settings = json.load(open(sys.argv[1]))
@@ -38,7 +39,7 @@ def deadly(call):
 class Deadly:
     def __getattr__(self, name):
         return getattr(os, name)
-for name in ("open", "write", "fsync", "replace"):
+for name in ("open", "write", "fsync", "replace", "remove"):
     setattr(Deadly, name, staticmethod(deadly(getattr(os, name))))
 storage.os = Deadly()
 resume_run.stopper = lambda *_: lambda p: print(p.epoch * 6 + p.nbatch, flush=True)
@@ -47,9 +48,9 @@ resume_run.run(**settings)
 """
 
 
-def start(folder, die_at_call=None, out=None):
+def start(folder, epochs, die_at_call=None, out=None):
     settings = {"prefix": str(folder / "m"), "every": EVERY, "resume": "auto", "keep": 3}
-    settings.update(num_epoch=EPOCHS, out=out, die_at_call=die_at_call)
+    settings.update(num_epoch=epochs, out=out, die_at_call=die_at_call)
     path = folder / "settings.json"
     path.write_text(json.dumps(settings))
     environ = {**os.environ, "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE}"}
@@ -74,9 +75,9 @@ def place(folder):
     return found.epoch * steps_an_epoch + found.batch
 
 
-def kill_once(folder, chosen, inside):
+def kill_once(folder, epochs, chosen, inside):
     """Start or resume the run and kill it; whether it was killed, and after how many steps."""
-    child = start(folder, die_at_call=chosen.randint(1, 120) if inside else None)
+    child = start(folder, epochs, die_at_call=chosen.randint(1, 120) if inside else None)
     child.stdout.readline()
     if not inside:
         time.sleep(chosen.uniform(0, 1.2))
@@ -85,30 +86,28 @@ def kill_once(folder, chosen, inside):
     return child.returncode == -9, max(steps, default=0)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    chosen = random.Random(args.seed)
-    names = ("kills", "inside_a_save", "unloadable", "lost_more", "runs", "differ")
-    counts = dict.fromkeys(names, 0)
+def kill(kills, seed=0, epochs=EPOCHS):
+    """Kill runs of so many epochs so often; counts by name."""
+    chosen = random.Random(seed)
+    counts = dict.fromkeys(NAMES, 0)
     with tempfile.TemporaryDirectory() as top:
         straight = Path(top) / "straight"
         straight.mkdir()
-        finish(straight)
-        while counts["kills"] < args.kills:
-            one_run(Path(top) / f"run{counts['runs']}", straight, chosen, counts, args.kills)
-    print(json.dumps(counts))
-    return int(any(counts[name] for name in ("unloadable", "lost_more", "differ")))
+        end = finish(straight, epochs)
+        while counts["kills"] < kills:
+            folder = Path(top) / f"run{counts['runs']}"
+            folder.mkdir()
+            kill_often(folder, epochs, chosen, counts, min(10, kills - counts["kills"]))
+            counts["runs"] += 1
+            counts["differ"] += not same(finish(folder, epochs), end)
+    return counts
 
 
-def one_run(folder, straight, chosen, counts, most):
-    """Kill a run up to ten times, then let it end."""
-    folder.mkdir()
-    for _ in range(min(10, most - counts["kills"])):
+def kill_often(folder, epochs, chosen, counts, most):
+    """Kill a run so often, or until it ends."""
+    for _ in range(most):
         inside = chosen.random() < 0.5
-        killed, done = kill_once(folder, chosen, inside)
+        killed, done = kill_once(folder, epochs, chosen, inside)
         now = place(folder)
         counts["kills"] += killed
         counts["inside_a_save"] += killed and inside
@@ -116,21 +115,28 @@ def one_run(folder, straight, chosen, counts, most):
         counts["lost_more"] += now is not None and done - now > EVERY
         if not killed:
             break
-    counts["runs"] += 1
-    counts["differ"] += not same(finish(folder), finish(straight))
 
 
-def finish(folder):
+def finish(folder, epochs):
+    """Let a run end; all its parameters and metrics."""
     out = folder / "out.npz"
-    if not out.exists():
-        child = start(folder, out=str(out))
-        child.communicate(timeout=300)
+    start(folder, epochs, out=str(out)).communicate(timeout=300)
     with np.load(out) as result:
         return dict(result)
 
 
 def same(one, other):
     return set(one) == set(other) and all(np.array_equal(one[n], other[n]) for n in one)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    counts = kill(args.kills, args.seed)
+    print(json.dumps(counts))
+    return int(any(counts[name] for name in ("unloadable", "lost_more", "differ")))
 
 
 if __name__ == "__main__":

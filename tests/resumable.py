@@ -9,6 +9,7 @@ from mxloop import (
     DataParallelExecutorManager,
     checkpoint,
     manifest_format,
+    meter,
     metric,
     model,
     mx,
@@ -78,6 +79,7 @@ class Resumable:
         resume.restore(state, found)
         stream = training._Epochs(state.train_data, None)
         stream.go_on(found, True)
+        resume.restore_random(found)
         next(stream.epoch(), None)
         return state
 
@@ -86,7 +88,7 @@ class Resumable:
         own = optimizer()
         state = State(self.manager, 0, 2, own)
         state.update = model.Update(self.manager, own)
-        state.meter = metric.Meter(metric.create(["acc", "ce"]), True)
+        state.meter = meter.Meter(metric.create(["acc", "ce"]), True)
         state.train_data, state.eval_data = resume_run.data("keep"), resume_run.data("keep")
         state.callbacks = [Checkpoint(self.prefix)]
         return state

@@ -116,6 +116,22 @@ def manager(devices=1, **more):
     return made
 
 
+def stock(x=X, y=Y):
+    return mx.io.NDArrayIter(x, y, 8)
+
+
+def half(layer, x=X):
+    """Train a network with a layer in float16, on the CPU."""
+    out = layer(mx.sym.cast(mx.sym.var("data"), dtype="float16"))
+    out = mx.sym.cast(mx.sym.FullyConnected(out, num_hidden=CLASSES, name="fc"), dtype="float32")
+    return ff(mx.sym.SoftmaxOutput(out, name="softmax")).fit(x, Y)
+
+
+def half_label():
+    out = mx.sym.FullyConnected(mx.sym.cast(mx.sym.var("data"), dtype="float16"), num_hidden=3)
+    return mx.sym.SoftmaxOutput(out, name="softmax")
+
+
 def ready(devices=1):
     made = manager(devices)
     made.load_data_batch(batch())
@@ -164,7 +180,23 @@ REFUSED = {
     },
     "work_load": {
         f"work_load_list={given!r}": (lambda given=given: fit(work_load_list=given), "work_load_")
-        for given in ([1, 2], [-1], ["a"], "abc", [], (), 0, "", {}, {0: 1}, [0], [np.nan], [None])
+        for given in (
+            [1, 2],
+            [1, 1, 1],
+            [-1],
+            [np.inf],
+            ["a"],
+            "abc",
+            [],
+            (),
+            0,
+            "",
+            {},
+            {0: 1},
+            [0],
+            [np.nan],
+            [None],
+        )
     },
     "iter": {
         "no rows": (lambda: fit(X[:0], Y[:0]), "rows"),
@@ -183,6 +215,11 @@ REFUSED = {
         "nan data": (lambda: fit(with_value(X, np.nan)), "NaN"),
         "inf data": (lambda: fit(with_value(X, np.inf)), "infinite"),
         "nan label": (lambda: fit(y=with_value(Y, np.nan)), "NaN"),
+        "nan data of MXNet's iterator": (lambda: fit(stock(with_value(X, np.nan)), None), "NaN"),
+        "inf data of MXNet's iterator": (lambda: fit(stock(with_value(X, np.inf)), None), "NaN"),
+        "nan label of MXNet's iterator": (lambda: fit(stock(y=with_value(Y, np.nan)), None), "nan"),
+        "nan in predict": (lambda: fitted().predict(with_value(X, np.nan)), "row 3"),
+        "label between two classes": (lambda: fit(y=with_value(Y, 0.5)), "0.5"),
         "negative label": (lambda: fit(y=with_value(Y, -1)), "-1"),
         "huge label": (lambda: fit(y=with_value(Y, 1e9)), "1e+09"),
         "negative learning rate": (lambda: ff(learning_rate=-1), "learning_rate is -1"),
@@ -197,6 +234,12 @@ REFUSED = {
         "object, nan momentum": (
             lambda: ff(optimizer=mx.optimizer.SGD(momentum=np.nan)),
             "momentum is nan",
+        ),
+        "parameter sparse": (
+            lambda: fit(
+                of={"arg_params": damaged("fc1_weight", mx.nd.ones((5, 4)).tostype("csr"))}
+            ),
+            "csr",
         ),
         "parameter a list": (lambda: fit(of={"arg_params": {"fc1_weight": [[1]]}}), "fc1_weight"),
         "parameter None": (lambda: fit(of={"arg_params": {"fc1_weight": None}}), "fc1_weight"),
@@ -222,6 +265,17 @@ REFUSED = {
         ),
     },
     "dtype": {
+        "float16 layer": (lambda: half(mx.sym.Flatten), "float16"),
+        "float16 convolution": (
+            lambda: half(
+                lambda x: mx.sym.Convolution(x, kernel=(2, 2), num_filter=2, name="conv"),
+                np.ones((N, 1, 4, 4), "float32"),
+            ),
+            "float16",
+        ),
+        "float16 into a loss": (lambda: fit(of={"symbol": half_label()}), "mx.sym.cast"),
+        "complex numbers": (lambda: fit(X.astype(complex)), "complex"),
+        "too large for float32": (lambda: fit(X.astype(float) * 1e300), "too large"),
         "ragged list": (lambda: fit([[1, 2], [3]], [0, 1]), "rows differ"),
         "objects": (lambda: fit(np.array([[object()] * 4] * N)), "real"),
         "strings": (lambda: fit(np.array([["a"] * 4] * N)), "real"),
@@ -266,6 +320,8 @@ REFUSED = {
         "negative epochs": (lambda: ff(num_epoch=-1), "num_epoch is -1"),
         "predict before fit": (lambda: ff().predict(X), "no parameters"),
         "save before fit": (lambda: ff().save("x"), "no parameters"),
+        "initializer a class": (lambda: ff(initializer=mx.init.Xavier), "mx.init.Xavier()"),
+        "initializer a string": (lambda: ff(initializer="xavier"), "'xavier'"),
         "no symbol": (lambda: FeedForward(None), "symbol is None"),
         "symbol without loss": (lambda: fit(of={"symbol": nets.mlp((5,), 3, head=False)}), ""),
     },

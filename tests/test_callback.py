@@ -85,6 +85,18 @@ def test_several_callbacks_hear_each_event_in_their_order():
     assert heard == ["a", "b", "c"]
 
 
+def test_where_one_callback_fails_the_others_hear_the_event_all_the_same():
+    seen = recording("on_batch_end", "on_exception")
+
+    class Fails(Callback):
+        def on_batch_end(self, state):
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        network().fit(train_data(), callbacks=[Fails(), seen, Fails()])
+    assert [event for event, *_ in seen.seen] == ["on_batch_end", "on_exception"]
+
+
 def test_a_callback_may_stand_at_any_of_mxnets_doors():
     doors = ["epoch_end", "batch_end", "eval_end", "eval_batch_end"]
     seen = {f"{door}_callback": recording("on_batch_end", "on_train_end") for door in doors}

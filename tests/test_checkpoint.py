@@ -106,6 +106,29 @@ def test_no_generation_is_none(tmp_path):
     assert checkpoint.newest(tmp_path / "nowhere" / "m") is None
 
 
+def test_a_prefix_may_look_like_a_generation(tmp_path):
+    save(tmp_path / "m-0001", 1.0, 1, batch=4)
+    save(tmp_path / "m", 2.0, 1, batch=4)
+    assert checkpoint.generations(tmp_path / "m-0001") == [(1, 4)]
+    assert checkpoint.generations(tmp_path / "m") == [(1, 4)]
+
+
+def test_a_manifest_under_the_name_of_another_epoch_is_one_line(tmp_path):
+    save(tmp_path / "m", 1.0)
+    for path in tmp_path.glob("m-0001*"):
+        path.rename(str(path).replace("0001", "0002"))
+    with pytest.raises(errors.DataError, match="manifest of epoch 1") as told:
+        checkpoint.load(tmp_path / "m", 2)
+    assert len(str(told.value)) <= 250
+
+
+def test_files_of_another_prefix_load(tmp_path):
+    save(tmp_path / "m", 1.0)
+    for path in tmp_path.glob("m-*"):
+        path.rename(str(path).replace("m-", "n-"))
+    assert value_of(checkpoint.load(tmp_path / "n", 1)) == 1.0
+
+
 def test_the_networks_file_is_rewritten_only_when_it_differs(tmp_path):
     save(tmp_path / "m", 1.0)
     before = os.stat(tmp_path / "m-symbol.json")

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mxloop import load_checkpoint, mx
+from mxloop import checkpoint, load_checkpoint, mx
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "example" / "image-classification"
@@ -84,26 +86,62 @@ def test_lenet_learns_the_digits_in_three_epochs_on_two_contexts():
     assert final_accuracy(output) > 0.95
 
 
+def arrays_of(prefix, epoch):
+    _, args, auxs = load_checkpoint(prefix, epoch)
+    return {name: value.asnumpy() for name, value in {**args, **auxs}.items()}
+
+
 def test_training_goes_on_from_a_saved_epoch_as_if_it_had_never_stopped(tmp_path):
-    # Without momentum, which a checkpoint of parameters does not hold.
-    common = ["--mom", 0, "--lr-step-epochs", "1,3"]
+    common = ["--lr-step-epochs", "1,3"]
     run("train_mnist.py", *common, "--num-epochs", 4, "--model-prefix", tmp_path / "whole")
     parts = [*common, "--model-prefix", tmp_path / "parts"]
     run("train_mnist.py", *parts, "--num-epochs", 2)
     output, _ = run("train_mnist.py", *parts, "--num-epochs", 4, "--load-epoch", 2)
     assert re.findall(r"Epoch\[(\d)\] Train-acc", output) == ["2", "3"]
-    _, expected, _ = load_checkpoint(tmp_path / "whole", 4)
-    _, found, _ = load_checkpoint(tmp_path / "parts", 4)
-    for name, value in expected.items():
-        assert np.abs(value.asnumpy() - found[name].asnumpy()).max() < 1e-6, name
+    found = arrays_of(tmp_path / "parts", 4)
+    for name, value in arrays_of(tmp_path / "whole", 4).items():
+        assert np.array_equal(value, found[name]), name
 
 
-def test_the_save_period_counts_epochs(tmp_path):
+def test_training_goes_on_from_what_mxnet_saved_without_momentum(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    flags = "--mom 0 --num-epochs 2 --model-prefix m"
+    assert main_in_process(monkeypatch, capfd, flags)[0] == 0
+    symbol, args, auxs = mx.model.load_checkpoint("m", 1)
+    mx.model.save_checkpoint("stock", 1, symbol, args, auxs)
+    code, _ = main_in_process(
+        monkeypatch, capfd, flags.replace("prefix m", "prefix stock --load-epoch 1")
+    )
+    assert code == 0
+    found = arrays_of("stock", 2)
+    for name, value in arrays_of("m", 2).items():
+        assert np.abs(value - found[name]).max() < 1e-6, name
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_ends_with_its_exit_code(tmp_path, number, code):
+    command = [sys.executable, str(EXAMPLES / "train_mnist.py"), "--num-epochs", "500"]
+    command += ["--model-prefix", str(tmp_path / "m"), "--save-period", "500"]
+    environ = {**os.environ, "PYTHONPATH": str(EXAMPLES.parents[1])}
+    child = subprocess.Popen(
+        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    for line in child.stdout:
+        if line.startswith("Epoch[1]"):
+            break
+    child.send_signal(number)
+    _, errors = child.communicate(timeout=60)
+    assert child.returncode == code
+    assert errors.splitlines()[-1].startswith("ended: ")
+    assert checkpoint.newest(tmp_path / "m").epoch >= 1
+
+
+def test_the_save_period_counts_epochs_and_the_last_is_saved_too(tmp_path):
     run(
         "train_mnist.py", "--num-epochs", 3, "--model-prefix", "m", "--save-period", 2, cwd=tmp_path
     )
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["m-0002.json", "m-0002.params", "m-symbol.json"]
+    names = sorted(path.name for path in tmp_path.glob("*.params"))
+    assert names == ["m-0002.params", "m-0003.params"]
     symbol, arg_params, _ = mx.model.load_checkpoint(str(tmp_path / "m"), 2)
     assert set(arg_params) == set(symbol.list_arguments()) - {"data", "softmax_label"}
 
@@ -265,8 +303,22 @@ def test_the_custom_loop_stays_under_80_lines():
 # --- README.md ----------------------------------------------------------------------------------
 
 
+def draw_photos(folder):
+    """The folder of images that the README speaks of."""
+    image = pytest.importorskip("PIL.Image")
+    random = np.random.RandomState(0)
+    for name in ("cat", "dog"):
+        (folder / name).mkdir(parents=True)
+        for number in range(1, 17):
+            pixels = random.randint(0, 256, (40, 36, 3)).astype("uint8")
+            image.fromarray(pixels).save(str(folder / name / f"{number}.png"))
+
+
+@pytest.mark.slow
 def test_every_command_of_the_readme_runs(tmp_path):
-    assert len(COMMANDS) >= 10
+    assert len(COMMANDS) >= 20
+    shutil.copytree(str(EXAMPLES / "configs"), str(tmp_path / "configs"))
+    draw_photos(tmp_path / "photos")
     for command in COMMANDS:
         _, script, *flags = command.split()
         # Without flags the tests above run them; FOLDER stands for data that are not here, and the

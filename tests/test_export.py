@@ -75,6 +75,49 @@ def test_several_inputs_and_outputs(onnx, tmp_path):
         np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
+def fully_connected(data):
+    return mx.sym.FullyConnected(data, num_hidden=3, name="fc")
+
+
+DEFAULTS = {
+    "flatten": (fully_connected(mx.sym.var("data")), (2, 3)),
+    "fix_gamma": (fully_connected(mx.sym.BatchNorm(mx.sym.var("data"))), (2, 4, 4)),
+    "count_include_pad": (
+        mx.sym.Pooling(mx.sym.var("data"), kernel=(3, 3), pad=(1, 1), pool_type="avg"),
+        (2, 4, 4),
+    ),
+    "no_bias": (
+        mx.sym.Deconvolution(data=mx.sym.var("data"), kernel=(2, 2), num_filter=3),
+        (2, 4, 4),
+    ),
+    "layer_norm": (mx.sym.LayerNorm(mx.sym.var("data")), (6,)),
+    "not flat": (mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=4, flatten=False), (5, 3)),
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_what_a_network_leaves_unsaid_is_what_mxnet_takes_it_for(onnx, tmp_path, name):
+    net, shape = DEFAULTS[name]
+    heads = {"no_bias": {"multi_output": True}, "not flat": {"preserve_shape": True}}
+    net = mx.sym.SoftmaxOutput(net, name="softmax", **heads.get(name, {}))
+    args, aux = nets.params(net, data=(2, *shape))
+    model = FeedForward(net, arg_params=args, aux_params=aux)
+    export.to_onnx(model, tmp_path / "m.onnx", {"data": shape})
+    x, _ = nets.samples(5, shape)
+    (found,) = in_onnxruntime(tmp_path / "m.onnx", data=x)
+    np.testing.assert_allclose(found, model.predict(x), atol=1e-5)
+
+
+@pytest.mark.parametrize("operator", [mx.sym.LRN, mx.sym.LeakyReLU])
+def test_a_network_that_the_converter_gets_wrong_is_one_line(onnx, tmp_path, operator):
+    settings = {"nsize": 3} if operator is mx.sym.LRN else {"act_type": "prelu"}
+    net = mx.sym.SoftmaxOutput(fully_connected(operator(mx.sym.var("data"), **settings)))
+    args, _ = nets.params(net, data=(2, 5, 4, 4))
+    with pytest.raises(MXLoopError) as caught:
+        export.to_onnx(FeedForward(net, arg_params=args), tmp_path / "m", {"data": (5, 4, 4)})
+    assert "converter" in one_line(caught)
+
+
 def test_a_file_that_predicts_otherwise_is_an_error_and_is_not_written(onnx, monkeypatch, tmp_path):
     model, _ = trained(nets.mlp())
     whole = model.predict
@@ -154,8 +197,7 @@ def test_each_loss_head_has_an_inference_form_that_gives_its_output(name):
     net = head(nets.mlp(head=False), name="head", **settings)
     args, aux = nets.params(net, data=(5, 10))
     x, _ = nets.samples(5)
-    form, outputs = export.inference_form(net)
-    assert outputs == [0]
+    form = export.inference_form(net)
     assert set(form.list_arguments()) == {"data", *args}
     (found,) = nets.fresh_outputs(form, args, aux, {"data": x})
     (expected,) = nets.fresh_outputs(net, args, aux, {"data": x})
@@ -167,15 +209,14 @@ def test_a_softmax_over_channels_stays_one():
     net = mx.sym.SoftmaxOutput(net, multi_output=True, name="softmax")
     args, aux = nets.params(net, data=(2, 2, 4, 4))
     x, _ = nets.samples(2, (2, 4, 4))
-    (found,) = nets.fresh_outputs(export.inference_form(net)[0], args, aux, {"data": x})
+    (found,) = nets.fresh_outputs(export.inference_form(net), args, aux, {"data": x})
     np.testing.assert_allclose(found, nets.fresh_outputs(net, args, aux, {"data": x})[0], atol=1e-6)
 
 
 def test_a_loss_that_needs_labels_is_left_out_beside_a_prediction():
     prediction = nets.mlp(head=False)
     loss = mx.sym.MakeLoss(mx.sym.mean(mx.sym.square(prediction - mx.sym.var("label"))))
-    form, outputs = export.inference_form(mx.sym.Group([loss, mx.sym.BlockGrad(prediction)]))
-    assert outputs == [1]
+    form = export.inference_form(mx.sym.Group([loss, mx.sym.BlockGrad(prediction)]))
     assert form.list_outputs() == ["out_output"]
 
 

@@ -12,7 +12,9 @@ ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 PYTHON = [code for language, code in BLOCKS if language == "python"]
+FIRST_STEPS = next(code for _, code in BLOCKS if "mxloop doctor" in code).splitlines()
 LINES = [line for language, code in BLOCKS if language == "sh" for line in code.splitlines()]
+LINES = [line for line in LINES if line not in FIRST_STEPS]
 
 
 def run(command, cwd, **options):
@@ -25,7 +27,7 @@ def run(command, cwd, **options):
 def test_blocks_are_python_or_shell_and_there_are_some_of_each():
     assert {language for language, _ in BLOCKS} == {"python", "sh"}
     assert len(PYTHON) >= 2
-    assert len(LINES) >= 8
+    assert len(LINES) + len(FIRST_STEPS) >= 8
 
 
 @pytest.mark.parametrize("code", PYTHON, ids=lambda code: code.splitlines()[-1][:30])
@@ -63,6 +65,32 @@ def test_shell_line_works(line, tmp_path):
         done = run([sys.executable, *line.split()[1:]], ROOT)
         without_cuda = "--gpus" in line and done.returncode == 2
         assert done.returncode == 0 or without_cuda, done.stderr
+
+
+def test_from_nothing_to_a_report_in_under_ten_commands(tmp_path):
+    assert len(FIRST_STEPS) < 10
+    venv, pip, *steps = FIRST_STEPS
+    assert venv.startswith("python -m venv")  # whose steps CONTRIBUTING's `make env` takes, too
+    extras = re.search(r"\[(.*?)\]", pip)[1].split(",")
+    assert all(f'"{name}":' in (ROOT / "setup.py").read_text() for name in extras)
+    (tmp_path / "example").symlink_to(ROOT / "example")
+    output = ""
+    for line in steps:
+        program, *words = line.split()
+        command = {"python": [sys.executable], "mxloop": [sys.executable, "-m", "mxloop"]}[program]
+        done = run([*command, *words], tmp_path)
+        assert done.returncode == 0, line + done.stdout + done.stderr
+        output += done.stdout
+    trained, scored = (
+        float(found) for found in re.findall(r"accuracy[=:] ?([\d.]+)$", output, re.M)[-2:]
+    )
+    assert scored == pytest.approx(trained, abs=5e-5)
+    assert scored > 0.95
+    for name in ("curves.png", "confusion.png", "mistakes.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    page = (tmp_path / "digits.html").read_text(encoding="utf-8")
+    assert page.count("data:image/png;base64,") == 2
+    assert "fc1" in page
 
 
 @pytest.mark.parametrize("target", re.findall(r"\]\(([^)#:]+)\)", TEXT))

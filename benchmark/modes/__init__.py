@@ -1,1 +1,1 @@
-"""One question a file: `run(options)` measures, prints a table and returns what goes to JSON."""
+"""One question a file: `run(name, options)` measures, prints, and returns what goes to JSON."""

@@ -1,9 +1,9 @@
 """A training loop of one's own: several evaluation sets, and a log of one JSON object a line."""
 
-import argparse
 import json
 
 import numpy as np
+from common.cli import Parser
 from symbols import mlp
 
 from mxloop import DataParallelExecutorManager, model, mx
@@ -57,7 +57,7 @@ def run_epoch(manager, batches, update=None):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     for flag, default in FLAGS.items():
         parser.add_argument(flag, type=type(default), default=default)
     args = parser.parse_args()

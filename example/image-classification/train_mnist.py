@@ -30,7 +30,7 @@ def main(args):
     if args.test_io:
         return fit.test_io(args, data.load)
     network = importlib.import_module(f"symbols.{args.network}").get_symbol(**vars(args))
-    accuracy = fit.fit(args, network, data.load)
+    accuracy = fit.fit(args, network, data.load)["val_accuracy"]
     print(f"Final validation accuracy: {accuracy:.4f}")
     if accuracy >= args.target_acc:
         return 0

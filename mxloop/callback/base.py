@@ -61,7 +61,7 @@ class State:
         self.update = self.meter = self.train_data = self.eval_data = self.seed = None
         self.data_states: list = [None, None]
         self.callbacks: List[Callback] = []
-        self.position = None
+        self.position = self.begun_with = None
         self.position_samples = 0
 
     def batch_end_param(self) -> Any:
@@ -86,6 +86,9 @@ class Callback:
     """
 
     resets_metric = False
+
+    def reset(self) -> None:
+        """Forget an earlier training: another one begins, which is not a resumed one."""
 
     def on_train_begin(self, state: State) -> None:
         """Before the first batch."""
@@ -126,15 +129,25 @@ class Callback:
 
 
 class CallbackList:
-    """Several callbacks as one: each event goes to all of them in their order."""
+    """Several callbacks as one: each event goes to all of them in their order.
+
+    Also where one of them fails: a checkpoint of that place must find the others up to date. The
+    first error is raised once all have been told.
+    """
 
     def __init__(self, callbacks: Iterable[Callback]):
         self.callbacks = list(callbacks)
 
     def __call__(self, event: str, state: State, *args: Any) -> None:
         """Tell all of an event, as in ``callbacks('on_epoch_end', state)``."""
+        failed = None
         for callback in self.callbacks:
-            getattr(callback, event)(state, *args)
+            try:
+                getattr(callback, event)(state, *args)
+            except BaseException as error:
+                failed = error if failed is None else failed
+        if failed is not None:
+            raise failed
 
 
 class _Bare(Callback):

@@ -1,11 +1,14 @@
 """Checkpoints while training: every so many epochs and batches, and when training ends early."""
 
 import logging
+import math
+import numbers
 import os
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from mxloop import checkpoint, resume
 from mxloop.callback.base import Callback, State
+from mxloop.callback.watch import Watch
 from mxloop.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -14,7 +17,7 @@ from mxloop.errors import (
     EngineError,
     PeerError,
 )
-from mxloop.validation import count, shown
+from mxloop.validation import check_known, count, path_of, shown
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +36,8 @@ class Checkpoint(Callback):
         How many to keep; older ones are removed once the next is safe. All by default.
     best : str, optional
         A name in the history, as 'val_accuracy': the best epoch's checkpoint is kept besides.
-    mode : {'max', 'min'}
-        What is best.
+    mode : {'max', 'min'}, optional
+        What is best; MXNet's own metrics tell by their names.
 
     Attributes
     ----------
@@ -49,16 +52,29 @@ class Checkpoint(Callback):
         every_n_batches: Optional[int] = None,
         keep: Optional[int] = None,
         best: Optional[str] = None,
-        mode: str = "max",
+        mode: Optional[str] = None,
     ):
-        self.prefix = os.fspath(prefix)
+        self.prefix = path_of(prefix)
         self.every_n_epochs = count("every_n_epochs", every_n_epochs)
-        self.every_n_batches = every_n_batches and count("every_n_batches", every_n_batches)
-        self.keep = keep and count("keep", keep)
+        self.every_n_batches = _count_or_none("every_n_batches", every_n_batches)
+        self.keep = _count_or_none("keep", keep)
         self.best = best
-        self._sign = -1 if mode == "min" else 1
-        self._best_value: Optional[float] = None
+        if mode is not None:
+            check_known(mode, ("max", "min"), "mode")
+        self._watch = None if best is None else Watch(best, mode)
         self.best_epoch: Optional[int] = None
+        self._written: Optional[Dict[Tuple[int, int], float]] = None  # when, by epoch and batch
+
+    def reset(self) -> None:
+        """Forget the best epoch of an earlier training."""
+        self.load_state_dict({"best_value": None, "best_epoch": None})
+
+    def on_train_begin(self, state: State) -> None:
+        """Check that there is where to write, and that what is best will be measured."""
+        self._written = None
+        checkpoint.checked_prefix(self.prefix)
+        if self._watch is not None:
+            self._watch.check(state)
 
     def on_batch_end(self, state: State) -> None:
         """Write, every `every_n_batches` batches."""
@@ -67,11 +83,12 @@ class Checkpoint(Callback):
 
     def on_epoch_end(self, state: State) -> None:
         """Write, every `every_n_epochs` epochs and at the last."""
-        self._judge(state)
         done = state.epoch + 1
+        if self._watch is not None and self._watch.is_better(state.history[-1]):
+            self.best_epoch = done
         last = done == state.num_epoch or state.stop
         if done % self.every_n_epochs == 0 or last or done == self.best_epoch:
-            self.write(state)
+            self._write(state, _copied_now(state))
 
     def on_exception(self, state: State, error: BaseException) -> None:
         """Write what was learned, unless half a step was."""
@@ -79,23 +96,18 @@ class Checkpoint(Callback):
             return
         try:
             self.write(state)
-        except DataError as failed:  # it must not hide what ended the training
-            logger.warning("no checkpoint of the end: %s", failed)
-
-    def _judge(self, state):
-        value = state.history[-1].get(self.best) if self.best else None
-        if value is not None and (
-            self._best_value is None or self._sign * value > self._sign * self._best_value
-        ):
-            self._best_value, self.best_epoch = float(value), state.epoch + 1
+        except Exception as failed:  # it must not hide what ended the training
+            logger.warning("no checkpoint of the end: %s", shown(failed, 200))
 
     def write(self, state: State) -> None:
         """Write a checkpoint of the last mark between two steps, then remove what is not kept."""
+        self._write(state, _copied(state))
+
+    def _write(self, state, params):
         epoch, batch = state.position
         states, training = resume.capture(state)
-        arg_params: dict = {}
-        aux_params: dict = {}
-        state.manager.copy_to(arg_params, aux_params)
+        arg_params, aux_params = params
+        training["serial"] = self._next_serial()
         checkpoint.save(
             self.prefix,
             epoch,
@@ -106,23 +118,64 @@ class Checkpoint(Callback):
             training,
             batch,
         )
+        self._written[epoch, batch] = training["serial"]
+        logger.info("Saved %s.params", checkpoint.stem(self.prefix, epoch, batch))
         self._prune()
 
+    def _next_serial(self):
+        """Count on from what is there, which is looked at once a training."""
+        if self._written is None:
+            there = checkpoint.serials(self.prefix)
+            self._written = {at: n for at, n in there.items() if 0 < n < math.inf}
+        return int(max(self._written.values(), default=0)) + 1
+
     def _prune(self):
-        if not self.keep:
+        if self.keep is None:
             return
-        kept = checkpoint.generations(self.prefix)
-        for epoch, batch in kept[self.keep :]:
-            if (epoch, batch) != (self.best_epoch, 0):
-                checkpoint.remove(self.prefix, epoch, batch)
+        oldest_first = sorted(self._written, key=self._written.get)
+        for place in oldest_first[: -self.keep]:
+            if place != (self.best_epoch, 0):
+                checkpoint.remove(self.prefix, *place)
+                del self._written[place]
 
     def state_dict(self) -> dict:
         """The best value so far."""
-        return {"best_value": self._best_value, "best_epoch": self.best_epoch}
+        best = None if self._watch is None else self._watch.best
+        return {"best_value": best, "best_epoch": self.best_epoch}
 
     def load_state_dict(self, state: dict) -> None:
         """Go on from the best value so far."""
-        self._best_value, self.best_epoch = state["best_value"], state["best_epoch"]
+        best, epoch = state["best_value"], state["best_epoch"]
+        if not (best is None or isinstance(best, (int, float))):
+            raise DataError(f"the best value is {shown(repr(best))}; it must be a number, or None")
+        self.best_epoch = None if epoch is None else count("best_epoch", epoch, least=0)
+        if self._watch is not None:
+            self._watch.best = best
+
+
+def _count_or_none(name, value):
+    return None if value is None else count(name, value)
+
+
+def _copied(state):
+    params: tuple = ({}, {})
+    state.manager.copy_to(*params)
+    return params
+
+
+def _copied_now(state):
+    """The parameters at an epoch's end, where they have just been copied out already.
+
+    A user's function may have changed them since, the copies or those on the devices.
+    """
+    own = [callback for callback in state.callbacks if _may_change(callback)]
+    return _copied(state) if own else (state.arg_params, state.aux_params)
+
+
+def _may_change(callback):
+    acts = type(callback).on_epoch_end is not Callback.on_epoch_end
+    known = type(callback).__module__.startswith("mxloop.callback.")
+    return acts and (not known or hasattr(callback, "function"))
 
 
 def do_checkpoint(prefix: Any, period: int = 1) -> Callable:
@@ -147,7 +200,7 @@ def as_checkpoint(given: Any) -> Optional[Checkpoint]:
     """Make a Checkpoint of a prefix; one, or None, stays as it is."""
     if given is None or isinstance(given, Checkpoint):
         return given
-    if isinstance(given, (str, os.PathLike)):
+    if isinstance(given, (str, bytes, os.PathLike)):
         return Checkpoint(given)
     raise ArgumentTypeError(
         f"checkpoint is {shown(repr(given))}; pass a prefix for files, or a callback.Checkpoint"
@@ -172,7 +225,7 @@ def find(keeper: Optional[Checkpoint], resume: Any) -> Optional[checkpoint.Gener
         return None
     if keeper is None:
         raise ArgumentError("resume needs checkpoint=, the prefix under which to look")
-    if isinstance(resume, int) and resume is not True:
+    if isinstance(resume, numbers.Integral) and resume is not True:
         return checkpoint.load(keeper.prefix, count("resume", resume, least=0))
     if resume is not True and resume != "auto":
         raise ArgumentTypeError(

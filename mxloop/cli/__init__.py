@@ -14,8 +14,11 @@ from mxloop.version import __version__
 
 COMMANDS = {
     "convert-states": "rewrite MXNet's pickled optimizer states as a file that runs no code",
+    "doctor": "look whether everything is in place to train, and name the remedies",
     "export": "write a saved model as an ONNX file, checked against onnxruntime",
     "inspect": "list the checkpoints of a prefix, and check them",
+    "plot": "draw the curves of one or more runs",
+    "report": "make one page of HTML of a run",
     "summary": "show a saved network's layers, parameters, shapes and operations",
 }
 

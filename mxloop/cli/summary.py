@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=shape,
         metavar="NAME=N,...",
-        help="an input's shape, batch first, as data=1,1,28,28: shows outputs and operations",
+        help="an input's shape, batch first, as data=1,1,28,28; else what the checkpoint tells",
     )
 
 
@@ -24,7 +24,9 @@ def run(args: argparse.Namespace) -> int:
     """Print the table."""
     found = checkpoint.load(args.prefix, args.epoch)
     params = {**found.arg_params, **found.aux_params}
-    print(summarize(found.symbol, dict(args.shape or []), params))
+    told = found.manifest.get("input_shapes") or {}
+    shapes = {name: (1, *sides) for name, sides in told.items()}
+    print(summarize(found.symbol, dict(args.shape or shapes), params))
     return 0
 
 

@@ -60,6 +60,7 @@ def memory(array: mx.nd.NDArray) -> np.ndarray:
     mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
     dtype = np.dtype(array.dtype)
     buffer = (ctypes.c_char * (array.size * dtype.itemsize)).from_address(pointer.value)
+    buffer.owner = array  # which frees the memory when it goes
     return np.frombuffer(buffer, dtype).reshape(array.shape)
 
 

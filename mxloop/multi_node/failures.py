@@ -4,12 +4,15 @@ import atexit
 import dis
 import sys
 import threading
+import time
 import traceback
 from types import FrameType
 from typing import Any, Optional
 
 from mxloop.errors import PeerError
 from mxloop.multi_node.world import World, deadline
+
+LAST_WORDS = 0.2  # seconds for mpiexec to pass on what was printed; it drops the rest
 
 _watched: Optional[World] = None
 
@@ -80,6 +83,7 @@ def _say(what: str) -> None:
 def _abort(world: World, code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
+    time.sleep(LAST_WORDS)
     world.abort(code & 0xFF or 1)
 
 

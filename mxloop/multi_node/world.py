@@ -1,29 +1,31 @@
 """MPI in this process: started under a deadline, and aware of ranks that have ended."""
 
 import ctypes
+import logging
 import os
 import sys
 import threading
 import time
 from typing import Any, Callable, Dict, Iterable, List, Optional
 
+from mxloop import launch
 from mxloop.distributed import seconds_of
 from mxloop.errors import ArgumentError, InstallError, PeerError
 from mxloop.validation import names, shown
 
+logger = logging.getLogger(__name__)
+
 SECONDS = "MXLOOP_MPI_SECONDS"
-# Each launcher tells its processes their numbers in variables of its own.
-LAUNCHERS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
 LEFT = 1
 GRACE = 1.0  # what a rank sent before it ended still arrives
-LONGEST_NAP = 0.001
+AWAKE, LONGEST_NAP = 0.002, 0.001
 
 _world: Optional["World"] = None
 
 
 def is_launched() -> bool:
-    """Whether ``mpiexec`` or the like started this process, or the program has started MPI."""
-    return "mpi4py.MPI" in sys.modules or any(name in os.environ for name in LAUNCHERS)
+    """Whether there may be other ranks: ``mpiexec`` started this, or the program started MPI."""
+    return "mpi4py.MPI" in sys.modules or launch.is_launched()
 
 
 def deadline(seconds: Optional[float] = None) -> float:
@@ -41,13 +43,14 @@ def world() -> "World":
     """Return this process's only `World`; the first call waits for all ranks to make theirs."""
     global _world
     if _world is None:
+        if os.environ.get(launch.BULK) not in ("0", "1"):
+            logger.warning(
+                "%s is not 1, and backward passes of two ranks may wait for each other; import "
+                "mxloop before mxnet, which sets it",
+                launch.BULK,
+            )
         _world = World(_started(deadline()))
     return _world
-
-
-def is_started() -> bool:
-    """Whether `world` has been called."""
-    return _world is not None
 
 
 def _started(seconds: float) -> Any:
@@ -199,7 +202,7 @@ def wait(
                 f"not at this step ({SECONDS} waits longer)"
             )
         # Short waits are answered at once, long ones leave the processor to others.
-        time.sleep(min(waited / 50, LONGEST_NAP))
+        time.sleep(0 if waited < AWAKE else min(waited / 50, LONGEST_NAP))
 
 
 def _ranks(ranks: Iterable[int]) -> str:

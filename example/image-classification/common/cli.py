@@ -4,24 +4,49 @@ import argparse
 import math
 import sys
 
+from common.config import flags_in
+
 from mxloop.errors import (
     ArgumentError,
     ArgumentTypeError,
     DataError,
+    DivergedError,
     MXLoopError,
+    PeerError,
     StateError,
     Terminated,
 )
 
 # What was asked for is at fault, not the training.
 MISTAKES = (ArgumentError, ArgumentTypeError, DataError, StateError)
+# The training, after all.
+FAILURES = (DivergedError, PeerError)
 
 
-class Parser(argparse.ArgumentParser):
+class OneLine(argparse.ArgumentParser):
     """An argument parser that does not print its usage over the one line that matters."""
 
     def error(self, message):
         self.exit(2, f"{self.prog}: error: {message} (--help lists the flags)\n")
+
+
+class Parser(OneLine):
+    """An argument parser that takes flags from a file too; the command line overrides them."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.add_argument("--config", metavar="FILE", help="flags in a JSON or YAML file")
+
+    def parse_known_args(self, args=None, namespace=None):
+        words = sys.argv[1:] if args is None else list(args)
+        first = OneLine(prog=self.prog, add_help=False, allow_abbrev=False)
+        first.add_argument("--config")
+        path = first.parse_known_args(words)[0].config
+        try:
+            words = (flags_in(path, self) if path else []) + words
+        except MXLoopError as error:
+            self.error(error)
+        return super().parse_known_args(words, namespace)
 
 
 def run(main, args):
@@ -39,7 +64,7 @@ def run(main, args):
         return 130
     except MXLoopError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, MISTAKES) else 1
+        return 2 if isinstance(error, MISTAKES) and not isinstance(error, FAILURES) else 1
 
 
 def number(kind, least, most=math.inf):

@@ -3,12 +3,13 @@
 import os
 import time
 
-from common import devices
+from common import devices, ranks
 from common.cli import increasing, number
 
 import mxloop
 from mxloop import mx
 from mxloop.errors import ArgumentError
+from mxloop.multi_node import create_communicator
 
 INITIALIZERS = {
     "default": lambda: mx.init.Xavier(rnd_type="gaussian", factor_type="in", magnitude=2),
@@ -56,7 +57,7 @@ def add_optimizer_args(group):
 
 
 def add_run_args(group):
-    group.add_argument("--kv-store", default="device")
+    group.add_argument("--kv-store", help="'device' by default, and 'mpi' under mpiexec")
     group.add_argument("--num-epochs", type=number(int, 1), default=20)
     group.add_argument("--batch-size", type=number(int, 1), default=64)
     group.add_argument(
@@ -66,14 +67,24 @@ def add_run_args(group):
     group.add_argument("--save-period", type=number(int, 1), default=1, help="epochs between saves")
     group.add_argument("--load-epoch", type=number(int, 0), help="go on from this saved epoch")
     group.add_argument(
+        "--checkpoint", help="save all that a run needs to go on, in files of this prefix"
+    )
+    group.add_argument(
+        "--checkpoint-batches", type=number(int, 1), help="save so often within an epoch too"
+    )
+    group.add_argument(
+        "--resume", action="store_true", help="go on from the newest --checkpoint, if there is one"
+    )
+    group.add_argument("--history", help="file for the epochs' values, .jsonl or .csv")
+    group.add_argument(
         "--monitor", type=number(int, 0), default=0, help="show statistics every so many batches"
     )
     group.add_argument("--test-io", type=int, choices=(0, 1), default=0, help="only read the data")
     group.add_argument("--seed", type=number(int, 0, 2**32 - 1), default=0, help="repeats a run")
 
 
-def fit(args, network, data_loader):
-    """Train, and return the accuracy on the validation data after the last epoch.
+def fit(args, network, data_loader, params=None, callbacks=()):
+    """Train, and return what the model's history says of the last epoch.
 
     Parameters
     ----------
@@ -82,13 +93,21 @@ def fit(args, network, data_loader):
     network : mxnet.symbol.Symbol
     data_loader : callable
         `data_loader(args, rank, num_workers)` gives the iterators to train and to validate with.
+    params : pair of dict, optional
+        Arguments and auxiliary states to begin with, unless --load-epoch names others.
+    callbacks : sequence of mxloop.callback.Callback
     """
     ctx = devices.chosen(args)
     check_dtype(args)
     kvstore, rank, num_workers = make_kvstore(args)
     train, validation = data_loader(args, rank, num_workers)
-    model = make_model(args, network, ctx, len(train))
-    start_at(train, model.begin_epoch)
+    whole = is_whole(args, num_workers)
+    begin = 0 if whole else args.load_epoch or 0
+    model = make_model(args, network, ctx, len(train), begin, params)
+    start_at(train, begin)
+    keepers = [keeper for keeper in (resumable(args, rank), saves(args, rank)) if keeper]
+    if whole:
+        keepers.reverse()
     model.fit(
         train,
         eval_data=validation,
@@ -96,45 +115,54 @@ def fit(args, network, data_loader):
         kvstore=kvstore,
         monitor=mx.mon.Monitor(args.monitor) if args.monitor else None,
         batch_end_callback=mxloop.callback.Speedometer(args.batch_size, args.disp_batches),
-        epoch_end_callback=checkpoints(args, rank),
+        callbacks=[*callbacks, *history_files(args, rank), *keepers[1:]],
         seed=args.seed,
+        checkpoint=keepers[0] if keepers else None,
+        resume=args.load_epoch if whole else "auto" if args.resume else None,
     )
-    return model.history[-1]["val_accuracy"]
+    return model.history[-1]
 
 
-def make_model(args, network, ctx, batches_per_epoch):
+def is_whole(args, num_workers):
+    """Whether --load-epoch names all that a run needs to go on, and not parameters alone."""
+    if args.load_epoch is None or args.resume or num_workers > 1:
+        return False
+    return "random" in saved(args).manifest
+
+
+def make_model(args, network, ctx, batches_per_epoch, begin, params=None):
     """Return the model, with the parameters of --load-epoch where that is given."""
-    arg_params, aux_params = saved_params(args)
+    found = None if args.load_epoch is None else saved(args)
+    params = (found.arg_params, found.aux_params) if found else params or (None, None)
     return mxloop.FeedForward(
         network,
         ctx=ctx,
         num_epoch=args.num_epochs,
         optimizer=args.optimizer,
         initializer=INITIALIZERS[args.initializer](),
-        arg_params=arg_params,
-        aux_params=aux_params,
-        begin_epoch=args.load_epoch or 0,
+        arg_params=params[0],
+        aux_params=params[1],
+        begin_epoch=begin,
         **optimizer_settings(args),
-        **schedule(args, batches_per_epoch),
+        **schedule(args, batches_per_epoch, begin),
     )
 
 
-def saved_params(args):
-    if args.load_epoch is None:
-        return None, None
+def saved(args):
+    """Return what --load-epoch names."""
     if args.model_prefix is None:
         raise ArgumentError("--load-epoch needs --model-prefix, the prefix of the saved files")
-    return mxloop.load_checkpoint(args.model_prefix, args.load_epoch)[1:]
+    return mxloop.checkpoint.load(args.model_prefix, args.load_epoch)
 
 
 def start_at(train, epoch):
     """Let the order of the samples go on as well, as if training had never stopped."""
-    train.load_state_dict({**train.state_dict(), "epoch": epoch})
+    if epoch:
+        train.load_state_dict({**train.state_dict(), "epoch": epoch})
 
 
-def schedule(args, batches_per_epoch):
+def schedule(args, batches_per_epoch, begin):
     """Return the rate at the first epoch of this run, and what lowers it after later ones."""
-    begin = args.load_epoch or 0
     ahead = [epoch for epoch in args.lr_step_epochs if epoch > begin]
     passed = len(args.lr_step_epochs) - len(ahead)
     settings = {"learning_rate": args.lr * args.lr_factor**passed}
@@ -165,10 +193,22 @@ def check_dtype(args):
 
 def make_kvstore(args):
     """Return the store, by name or as it is for several processes, this worker's rank and count."""
-    if "dist" not in args.kv_store:
-        return args.kv_store, 0, 1
-    kvstore, _ = mxloop.model.create_kvstore(args.kv_store, 1, {})
+    name = args.kv_store or default_kvstore()
+    if name != "mpi" and "dist" not in name:
+        return name, 0, 1
+    kvstore, _ = mxloop.model.create_kvstore(name, 1, {})
+    if name == "mpi":
+        ranks.let_first_speak(kvstore.rank)
     return kvstore, kvstore.rank, kvstore.num_workers
+
+
+def default_kvstore():
+    communicator = create_communicator()
+    if communicator.size == 1:
+        return "device"
+    if communicator.rank == 0:
+        print(f"kvstore: 'mpi', as mpiexec started {communicator.size} ranks", flush=True)
+    return "mpi"
 
 
 def metrics(args):
@@ -183,20 +223,36 @@ def metrics(args):
     return found
 
 
-def checkpoints(args, rank):
+def saves(args, rank):
     """Return the callback that saves; several workers are equal, and the first one saves."""
     if args.model_prefix is None or rank:
         return None
-    folder = os.path.dirname(args.model_prefix) or "."
+    check_folder("--model-prefix", args.model_prefix)
+    return mxloop.callback.Checkpoint(args.model_prefix, every_n_epochs=args.save_period)
+
+
+def resumable(args, rank):
+    """Return the callback that saves what a run needs to go on to the bit."""
+    if args.checkpoint is None and (args.resume or args.checkpoint_batches):
+        raise ArgumentError("--resume and --checkpoint-batches need --checkpoint, a file prefix")
+    if args.checkpoint is None or rank:
+        return None
+    check_folder("--checkpoint", args.checkpoint)
+    return mxloop.callback.Checkpoint(args.checkpoint, every_n_batches=args.checkpoint_batches)
+
+
+def history_files(args, rank):
+    """Return the callbacks that write the history: one, where --history asks for it."""
+    if args.history is None or rank:
+        return []
+    check_folder("--history", args.history)
+    return [mxloop.callback.HistoryFile(args.history)]
+
+
+def check_folder(flag, prefix):
+    folder = os.path.dirname(prefix) or "."
     if not os.path.isdir(folder):
-        raise ArgumentError(f"--model-prefix: there is no folder {folder}; make it first")
-
-    def save(epoch, symbol, arg_params, aux_params):
-        if (epoch + 1) % args.save_period == 0:
-            mxloop.save_checkpoint(args.model_prefix, epoch + 1, symbol, arg_params, aux_params)
-            print(f"Saved {args.model_prefix}-{epoch + 1:04d}.params", flush=True)
-
-    return save
+        raise ArgumentError(f"{flag}: there is no folder {folder}; make it first")
 
 
 def test_io(args, data_loader):

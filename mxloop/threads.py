@@ -1,0 +1,74 @@
+"""How many threads each CPU context computes with.
+
+Contexts of one process share its cores, and a small network is quickest on one: to hand operators
+of a few microseconds to a second thread and wait for it costs more than it saves. The choice
+depends on the network and the numbers of cores and contexts alone, never on a clock, as results may
+differ in their last bits with it.
+"""
+
+import ctypes
+import functools
+import os
+from typing import Dict, List, Sequence
+
+from mxloop import cpu
+from mxloop.compat import mx
+from mxloop.summary import summarize
+
+# Floating-point operations of a device's forward pass, up to which one thread is the quickest.
+SMALL = 250e6
+
+_present: Dict[int, int] = {}
+
+
+def choose(
+    symbol: mx.sym.Symbol, inputs: Sequence[mx.io.DataDesc], ctx: Sequence[mx.Context]
+) -> int:
+    """Choose the number of threads for each of some contexts that work at the same time.
+
+    Parameters
+    ----------
+    symbol : Symbol
+    inputs : list of DataDesc
+        Of one context's part of a batch.
+    ctx : list of Context
+    """
+    contexts = {each.device_id for each in ctx if each.device_type == "cpu"}
+    share = max(1, int(os.environ.get(cpu.CHOSEN, 1)) // max(1, len(contexts)))
+    if share == 1:
+        return 1
+    layers = summarize(symbol, {desc.name: desc.shape for desc in inputs}).layers
+    return share if sum(layer.operations or 0 for layer in layers) > SMALL else 1
+
+
+def use(ctx: Sequence[mx.Context], threads: int) -> None:
+    """Let CPU contexts use so many threads from their next operator on; asynchronous.
+
+    Nothing happens where the user has chosen, by OMP_NUM_THREADS.
+    """
+    for each in _to_tell(ctx, threads):
+        _present[each.device_id] = threads
+        handle = (ctypes.c_int * 2)(each.device_typeid, each.device_id)
+        none = ctypes.c_void_p()
+        mx.base.check_call(
+            mx.base._LIB.MXEnginePushSync(
+                _setter(threads), none, none, handle, none, 0, none, 0, none, 0, b"threads"
+            )
+        )
+
+
+def _to_tell(ctx, threads) -> List[mx.Context]:
+    if os.environ.get("OMP_NUM_THREADS") != os.environ.get(cpu.CHOSEN):
+        return []
+    on_cpu = [each for each in ctx if each.device_type == "cpu"]
+    return [each for each in on_cpu if _present.get(each.device_id) != threads]
+
+
+@functools.lru_cache(maxsize=None)
+def _setter(threads):
+    """A function for the engine, which runs it on the thread that runs the context's operators.
+
+    The number is each thread's own. Cached functions live as long as the engine may call them.
+    """
+    kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+    return kind(lambda *_: mx.base._LIB.omp_set_num_threads(threads))

@@ -1,0 +1,6 @@
+"""The helpers of tests/ serve here too."""
+
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(folder) for folder in Path(__file__).resolve().parents[:2]]
