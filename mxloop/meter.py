@@ -23,6 +23,12 @@ from mxloop.validation import reason
 ASIDE = mx.cpu(len(cpu.cpus()) + 1)
 
 
+# These count whole numbers, so that many batches at one go give what they give one by one.
+WHOLE = (mx.metric.Accuracy, mx.metric.TopKAccuracy, mx.metric.CompositeEvalMetric)
+MANY = 16  # batches
+FEW = 1024  # columns: larger outputs would only be kept, and copied, for nothing
+
+
 class Meter:
     """The metric of an epoch, and a second one that loggers may read and reset.
 
@@ -45,6 +51,7 @@ class Meter:
         self.shown = copy.deepcopy(metric) if shown_apart else metric
         self._waiting: Deque[Outcome] = collections.deque()
         self._is_counting = False
+        self._adds_up = all(type(leaf) in WHOLE for leaf in metrics.leaves(metric))
 
     def reset(self) -> None:
         """Start an epoch."""
@@ -54,21 +61,27 @@ class Meter:
 
     def update(self, manager: Any, labels: Optional[Sequence[mx.nd.NDArray]]) -> None:
         """Take down the manager's present batch, and count the one before; waits for that one."""
-        self._waiting.append(manager.outcome(labels, ASIDE))
-        if len(self._waiting) > 1:
-            self._count()
+        outcome = manager.outcome(labels, ASIDE)
+        self._waiting.append(outcome)
+        if len(self._waiting) > self._patience(outcome):
+            self._count(len(self._waiting) - 1)
 
     def flush(self) -> None:
         """Count what waits; waits for the devices."""
-        while self._waiting and not self._is_counting:
-            self._count()
+        if self._waiting and not self._is_counting:
+            self._count(len(self._waiting))
 
-    def _count(self):
-        outcome = self._waiting.popleft()
+    def _patience(self, outcome):
+        """Batches that may wait, to be counted at one go where that gives the same counts."""
+        return MANY if self._adds_up and _is_plain(outcome) else 1
+
+    def _count(self, number):
+        outcomes = [self._waiting.popleft() for _ in range(number)]
         self._is_counting = True  # a metric looks at its own counts
         try:
-            for metric in self._both():
-                metrics.update(metric, *outcome)
+            for outcome in _joined(outcomes) if self._adds_up else outcomes:
+                for metric in self._both():
+                    metrics.update(metric, *outcome)
         except mx.base.MXNetError as error:
             raise EngineError(f"a step failed inside MXNet: {reason(error)}") from error
         finally:
@@ -97,6 +110,39 @@ class Meter:
 
     def _leaves(self):
         return [leaf for metric in self._both() for leaf in metrics.leaves(metric)]
+
+
+def _is_plain(outcome):
+    """Whether all arrays of a batch are small, and have a row a sample."""
+    outputs = [array.shape for _, array in outcome.outputs]
+    labels = [array.shape for array in outcome.labels.values()]
+    rows = {shape[0] for shape in outputs + labels}
+    return (
+        len(rows) == 1
+        and all(len(s) == 2 and s[1] <= FEW for s in outputs)
+        and all(len(s) == 1 for s in labels)
+    )
+
+
+def _joined(outcomes):
+    """Batches whose rows can stand below each other, as one."""
+    if len(outcomes) == 1 or not all(map(_is_plain, outcomes)):
+        return outcomes
+    first = outcomes[0]
+    if any(
+        each.pairs != first.pairs or each.labels.keys() != first.labels.keys() for each in outcomes
+    ):
+        return outcomes
+    labels = {name: _below([each.labels[name] for each in outcomes]) for name in first.labels}
+    outputs = [
+        (name, _below([each.outputs[i][1] for each in outcomes]))
+        for i, (name, _) in enumerate(first.outputs)
+    ]
+    return [first._replace(labels=labels, outputs=outputs)]
+
+
+def _below(arrays):
+    return mx.nd.concat(*[array.as_in_context(ASIDE) for array in arrays], dim=0)
 
 
 _flushes: Any = weakref.WeakKeyDictionary()

@@ -53,6 +53,7 @@ from mxloop.validation import (
     count,
     did_you_mean,
     names,
+    not_finite,
     one_line,
     path_of,
     shown,
@@ -717,6 +718,7 @@ class FeedForward:
         seed: Optional[int] = None,
         checkpoint: Any = None,
         resume: Any = None,
+        guard: bool = True,
     ) -> "FeedForward":
         """Train from `begin_epoch` to the constructor's `num_epoch`, or `num_epoch` epochs further.
 
@@ -751,6 +753,9 @@ class FeedForward:
         resume : {True, 'auto'} or int, optional
             Go on from the newest valid checkpoint; 'auto' begins anew where there is none, a number
             means the checkpoint after so many epochs. A finished run returns at once.
+        guard : bool
+            Whether to look at every step's gradients, and end with a `DivergedError` that names
+            step, parameter and device where one is NaN or infinite.
 
         Returns
         -------
@@ -807,6 +812,7 @@ class FeedForward:
                     state,
                     store,
                     found,
+                    guard,
                 )
         return self
 
@@ -907,6 +913,8 @@ class FeedForward:
         aux_params: Params = {}
         manager.copy_to(arg_params, aux_params)
         states = update.states()
+        if not_finite(arg_params) is not None:
+            return  # it diverged, and the guard has not looked yet: the last epoch's end stays
         for array in [*arg_params.values(), *aux_params.values()]:
             array.wait_to_read()  # raises what made it fail, before the model's own are replaced
         self.arg_params, self.aux_params, self._states = arg_params, aux_params, states

@@ -47,7 +47,9 @@ def _joined(data: Any) -> Iterator[Any]:
 
 
 def write_partial(path: str, data: Any) -> str:
-    """Write bytes, or a list of buffers, to the temporary file of `path`, safely on the disk; return its path.
+    """Write bytes, or a list of buffers, to the temporary file of `path`; return that one's path.
+
+    They are safely on the disk then.
 
     Raises
     ------

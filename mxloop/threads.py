@@ -8,17 +8,21 @@ differ in their last bits with it.
 
 import ctypes
 import functools
+import logging
 import os
-from typing import Dict, List, Sequence
+from typing import Dict, Sequence, Set
 
 from mxloop import cpu
 from mxloop.compat import mx
 from mxloop.summary import summarize
 
 # Floating-point operations of a device's forward pass, up to which one thread is the quickest.
-SMALL = 250e6
+SMALL = 64e6
+
+logger = logging.getLogger(__name__)
 
 _present: Dict[int, int] = {}
+_warned: Set[mx.Context] = set()
 
 
 def choose(
@@ -44,24 +48,36 @@ def choose(
 def use(ctx: Sequence[mx.Context], threads: int) -> None:
     """Let CPU contexts use so many threads from their next operator on; asynchronous.
 
-    Nothing happens where the user has chosen, by OMP_NUM_THREADS.
+    Nothing happens where the user has chosen, by OMP_NUM_THREADS. A context that has worked with
+    fewer stays there: oneDNN keeps what it prepared for them, and more threads overrun its buffers.
     """
-    for each in _to_tell(ctx, threads):
-        _present[each.device_id] = threads
-        handle = (ctypes.c_int * 2)(each.device_typeid, each.device_id)
-        none = ctypes.c_void_p()
-        mx.base.check_call(
-            mx.base._LIB.MXEnginePushSync(
-                _setter(threads), none, none, handle, none, 0, none, 0, none, 0, b"threads"
-            )
-        )
-
-
-def _to_tell(ctx, threads) -> List[mx.Context]:
     if os.environ.get("OMP_NUM_THREADS") != os.environ.get(cpu.CHOSEN):
-        return []
-    on_cpu = [each for each in ctx if each.device_type == "cpu"]
-    return [each for each in on_cpu if _present.get(each.device_id) != threads]
+        return
+    for each in ctx:
+        present = _present.get(each.device_id)
+        if each.device_type == "cpu" and threads != present:
+            if present is None or threads < present:
+                _tell(each, threads)
+            elif each not in _warned:
+                _warned.add(each)
+                logger.warning(
+                    "%s goes on with %d threads, which an earlier and smaller network had; for %d, "
+                    "start a new process, or set OMP_NUM_THREADS=%d",
+                    each,
+                    present,
+                    threads,
+                    threads,
+                )
+
+
+def _tell(ctx, threads):
+    _present[ctx.device_id] = threads
+    handle, none = (ctypes.c_int * 2)(ctx.device_typeid, ctx.device_id), ctypes.c_void_p()
+    mx.base.check_call(
+        mx.base._LIB.MXEnginePushSync(
+            _setter(threads), none, none, handle, none, 0, none, 0, none, 0, b"threads"
+        )
+    )
 
 
 @functools.lru_cache(maxsize=None)

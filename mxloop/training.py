@@ -21,6 +21,7 @@ from mxloop.checkpoint import Generation
 from mxloop.compat import mx
 from mxloop.errors import ArgumentError, ArgumentTypeError, DataError, DivergedError, EngineError
 from mxloop.executor_manager import DataParallelExecutorManager, as_descs
+from mxloop.guard import Guard
 from mxloop.meter import Meter
 from mxloop.validation import count, not_finite, reason, shown
 
@@ -111,6 +112,7 @@ def train(
     state: Optional[State] = None,
     kvstore: Optional[Any] = None,
     resume: Optional[Generation] = None,
+    guard: bool = True,
 ) -> State:
     """Train from `begin_epoch` up to `num_epoch`: epochs, evaluations, callbacks.
 
@@ -136,6 +138,9 @@ def train(
         One of several workers ('dist_sync') keeps them in step.
     resume : Generation, optional
         A checkpoint to go on from, whose parameters the manager has; see `mxloop.resume`.
+    guard : bool
+        Whether to look at every step's gradients, and end with a `DivergedError` that names step,
+        parameter and device where one is NaN or infinite.
 
     Returns
     -------
@@ -168,6 +173,7 @@ def train(
     eval_meter = Meter(copy.deepcopy(meter.metric), apart)
     stream = _Epochs(train_data, epoch_size)
     state.update, state.meter = update, meter
+    state.guard = Guard(manager) if guard else None
     state.train_data, state.eval_data = train_data, eval_data
     state.num_batch = _num_batches(train_data) if epoch_size is None else epoch_size
     state.callbacks = list(callbacks)
@@ -236,7 +242,7 @@ def _train_epoch(manager, stream, meter, state, tell, update, peers):
         state,
         lambda: tell("on_batch_begin", state),
         lambda: tell("on_batch_end", state),
-        update,
+        lambda: _update(state, update),
         labels_need_looks(manager, state.train_data),
     )
     if not state.nbatch:
@@ -245,6 +251,8 @@ def _train_epoch(manager, stream, meter, state, tell, update, peers):
             "able to start over, and have at least one batch"
         )
     with _engine_errors():
+        if state.guard is not None:
+            state.guard.check()
         mx.nd.waitall()  # the time of an epoch is that of its work, not of its queueing
     peers.average([array for on_devices in manager.aux_arrays for array in on_devices])
     meter.flush()
@@ -257,6 +265,12 @@ def _train_epoch(manager, stream, meter, state, tell, update, peers):
 
 def _num_batches(data):
     return len(data) if hasattr(data, "__len__") else None
+
+
+def _update(state, update):
+    if state.guard is not None:
+        state.guard.look(state.epoch, state.nbatch + 1)
+    update()
 
 
 def _evaluate(manager, eval_data, meter, state, tell, row, peers=distributed.ALONE):

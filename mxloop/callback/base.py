@@ -59,6 +59,7 @@ class State:
         self.evaluate: Optional[Callable[[], dict]] = None
         # What a checkpoint takes down, and nobody else needs.
         self.update = self.meter = self.train_data = self.eval_data = self.seed = None
+        self.guard = None
         self.data_states: list = [None, None]
         self.callbacks: List[Callback] = []
         self.position = self.begun_with = None

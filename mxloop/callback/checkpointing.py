@@ -101,6 +101,8 @@ class Checkpoint(Callback):
 
     def write(self, state: State) -> None:
         """Write a checkpoint of the last mark between two steps, then remove what is not kept."""
+        if state.guard is not None:
+            state.guard.check()  # what diverged is not worth keeping
         self._write(state, _copied(state))
 
     def _write(self, state, params):
@@ -137,6 +139,14 @@ class Checkpoint(Callback):
             if place != (self.best_epoch, 0):
                 checkpoint.remove(self.prefix, *place)
                 del self._written[place]
+
+    def newest(self) -> Optional[checkpoint.Generation]:
+        """Read the newest valid checkpoint; None where there is none."""
+        return checkpoint.newest(self.prefix)
+
+    def load(self, epoch: int) -> checkpoint.Generation:
+        """Read the checkpoint after so many epochs."""
+        return checkpoint.load(self.prefix, epoch)
 
     def state_dict(self) -> dict:
         """The best value so far."""
@@ -226,12 +236,12 @@ def find(keeper: Optional[Checkpoint], resume: Any) -> Optional[checkpoint.Gener
     if keeper is None:
         raise ArgumentError("resume needs checkpoint=, the prefix under which to look")
     if isinstance(resume, numbers.Integral) and resume is not True:
-        return checkpoint.load(keeper.prefix, count("resume", resume, least=0))
+        return keeper.load(count("resume", resume, least=0))
     if resume is not True and resume != "auto":
         raise ArgumentTypeError(
             f"resume is {shown(repr(resume))}; pass True, 'auto', or a number of epochs"
         )
-    found = checkpoint.newest(keeper.prefix)
+    found = keeper.newest()
     if found is None and resume is True:
         raise DataError(
             f"there is no valid checkpoint {shown(keeper.prefix, 120)}-*; check the prefix, or "

@@ -3,6 +3,7 @@
 from mxloop.multi_node import functions
 from mxloop.multi_node.batch_norm import MultiNodeBatchNorm, average_statistics
 from mxloop.multi_node.chain_list import MultiNodeChainList
+from mxloop.multi_node.checkpointer import MultiNodeCheckpoint, create_multi_node_checkpointer
 from mxloop.multi_node.communicator import Communicator, create_communicator
 from mxloop.multi_node.datasets import create_empty_dataset, scatter_dataset
 from mxloop.multi_node.evaluator import create_multi_node_evaluator
@@ -16,12 +17,14 @@ __all__ = [
     "Communicator",
     "MultiNodeBatchNorm",
     "MultiNodeChainList",
+    "MultiNodeCheckpoint",
     "Pipeline",
     "PipelineFeedForward",
     "PipelineStage",
     "average_statistics",
     "create_communicator",
     "create_empty_dataset",
+    "create_multi_node_checkpointer",
     "create_multi_node_evaluator",
     "create_multi_node_iterator",
     "create_multi_node_optimizer",

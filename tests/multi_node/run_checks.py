@@ -15,7 +15,7 @@ def main():
     for name, check in found.items():
         if name.startswith("check_"):
             check(communicator)
-            print(f"PASSED {name[6:]} on rank {communicator.rank}\n", end="", flush=True)
+            print(f"\nPASSED {name[6:]} on rank {communicator.rank}\n", end="", flush=True)
             communicator.allgather_obj(None)
 
 

@@ -79,6 +79,6 @@ def test_a_queue_is_first_in_first_out():
 
 def test_parameters_of_the_parts_are_the_networks():
     net = chain_list((mx.gluon.nn.Dense(2, in_units=3), None, 0), (same, 0, None))
-    assert len(net.collect_params()) == 2
+    assert len(list(net.collect_params())) == 2
     net.initialize()
     assert net(mx.nd.ones((1, 3))).shape == (1, 2)

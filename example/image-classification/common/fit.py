@@ -9,7 +9,7 @@ from common.cli import increasing, number
 import mxloop
 from mxloop import mx
 from mxloop.errors import ArgumentError
-from mxloop.multi_node import create_communicator
+from mxloop.multi_node import create_communicator, create_multi_node_checkpointer
 
 INITIALIZERS = {
     "default": lambda: mx.init.Xavier(rnd_type="gaussian", factor_type="in", magnitude=2),
@@ -103,7 +103,9 @@ def fit(args, network, data_loader, params=None, callbacks=()):
     train, validation = data_loader(args, rank, num_workers)
     whole = is_whole(args, num_workers)
     begin = 0 if whole else args.load_epoch or 0
-    model = make_model(args, network, ctx, len(train), begin, params)
+    # The rate's schedule counts joint steps, of which there are as many as the largest share has.
+    steps = create_communicator().allreduce_obj(len(train), max)
+    model = make_model(args, network, ctx, steps, begin, params)
     start_at(train, begin)
     keepers = [keeper for keeper in (resumable(args, rank), saves(args, rank)) if keeper]
     if whole:
@@ -235,10 +237,13 @@ def resumable(args, rank):
     """Return the callback that saves what a run needs to go on to the bit."""
     if args.checkpoint is None and (args.resume or args.checkpoint_batches):
         raise ArgumentError("--resume and --checkpoint-batches need --checkpoint, a file prefix")
-    if args.checkpoint is None or rank:
+    if args.checkpoint is None:
         return None
     check_folder("--checkpoint", args.checkpoint)
-    return mxloop.callback.Checkpoint(args.checkpoint, every_n_batches=args.checkpoint_batches)
+    communicator, often = create_communicator(), {"every_n_batches": args.checkpoint_batches}
+    if communicator.size > 1:
+        return create_multi_node_checkpointer(args.checkpoint, communicator, **often)
+    return None if rank else mxloop.callback.Checkpoint(args.checkpoint, **often)
 
 
 def history_files(args, rank):
