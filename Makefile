@@ -1,5 +1,6 @@
 # make mnist   train on the embedded digits, to 0.95 or better
-# make test    ruff and the tests
+# make test    ruff and the quick tests
+# make test-all    ruff and all tests
 # make docs    the documentation, into docs/_build
 # Each makes .venv if there is none. PYTHON=python3.10 chooses the Python, else the first that runs is taken.
 
@@ -8,12 +9,15 @@ PYTHONS := $(or $(PYTHON),python3.12 python3.11 python3.10 python3.9 python3.8 p
 # With PYTHON= the name carries it: an environment made with another Python is made anew.
 READY := $(VENV)/ready$(if $(PYTHON),-$(subst /,_,$(PYTHON)))
 
-.PHONY: mnist test lint docs env clean
+.PHONY: mnist test test-all lint docs env clean
 
 mnist: $(READY)
 	$(VENV)/bin/python example/image-classification/train_mnist.py --target-acc 0.95
 
 test: lint
+	$(VENV)/bin/python -m pytest -m "not slow"
+
+test-all: lint
 	$(VENV)/bin/python -m pytest
 
 lint: $(READY)

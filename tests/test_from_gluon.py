@@ -151,6 +151,24 @@ def test_a_loss_beside_the_prediction_is_not_predicted_without_labels(name):
     np.testing.assert_allclose(value, expected, atol=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet18_v1", "mobilenetv2_0.25"])
+def test_a_network_of_gluons_zoo_trains_and_is_exported(tmp_path, name):
+    pytest.importorskip("onnxruntime")
+    shape = (3, 64, 64)
+    block = ready(mx.gluon.model_zoo.vision.get_model(name, classes=4), shape)
+    model = FeedForward.from_gluon(
+        block, losses.SoftmaxCrossEntropyLoss(), num_epoch=3, numpy_batch_size=8, learning_rate=0.01
+    )
+    x, y = nets.samples(8, shape)
+    expected = block(mx.nd.array(x)).softmax().asnumpy()
+    np.testing.assert_allclose(model.predict(x), expected, atol=1e-5)
+    model.fit(x, y, eval_metric="ce", seed=1)
+    losses_seen = [row["train_cross-entropy"] for row in model.history]
+    assert losses_seen[-1] < losses_seen[0]
+    assert export.to_onnx(model, tmp_path / "zoo.onnx") < 1e-4
+
+
 class Branches(nn.HybridBlock):
     def hybrid_forward(self, F, x):
         return x, x + 1

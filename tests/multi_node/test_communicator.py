@@ -15,7 +15,7 @@ ON = {2: Checks("communication", 2), 3: Checks("communication", 3)}
 
 
 @needs_mpi
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", check_names("communication"))
 def test_calls_of_several_ranks(name, size):
     ON[size].outcome(name)
