@@ -20,6 +20,7 @@ except InstallError:
 else:
     from mxloop import callback, data, errors, executor_manager, metric, model
     from mxloop.checkpoint import load_checkpoint, save_checkpoint
+    from mxloop.devices import available_devices
     from mxloop.executor_manager import DataParallelExecutorManager
     from mxloop.model import FeedForward
 
@@ -27,6 +28,7 @@ __all__ = [
     "DataParallelExecutorManager",
     "FeedForward",
     "__version__",
+    "available_devices",
     "callback",
     "data",
     "errors",

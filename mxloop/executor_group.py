@@ -166,6 +166,14 @@ class DataParallelExecutorGroup:
         with one_line("run the network", EngineError):
             return [join(parts, axis, ctx) for parts, axis in zip(zip(*values), self.output_axes)]
 
+    def picked(self, output: int, label: str, ctx: mx.Context) -> mx.nd.NDArray:
+        """Of an output of shape (rows, classes), each row's value at its label, on `ctx`."""
+        parts = [
+            mx.nd.pick(self.execs[i].outputs[output], self.execs[i].arg_dict[label], mode="wrap")
+            for i in self.active
+        ]
+        return join(parts, 0, ctx)
+
     def input_grads(self, data_names: Sequence[str]) -> List[mx.nd.NDArray]:
         """Gradients of the inputs in sample order, as new arrays on the first device."""
         axes = {desc.name: batch_axis(desc) for desc in self.inputs}

@@ -583,6 +583,23 @@ class DataParallelExecutorManager:
         outputs = list(zip(self._group.symbol.list_outputs(), self.get_outputs(ctx)))
         return Outcome(self._present.pairs, real, outputs)
 
+    def picked(self, ctx: mx.Context) -> Optional[Outcome]:
+        """What is left of an `outcome` for metrics that read the true class's probability only.
+
+        It is picked on the devices, as columns of its own, which all labels then number 0; None
+        where outputs and labels are not of shapes (rows, classes) and (rows,).
+        """
+        group, pairs = self._group, self._present.pairs
+        outputs = []
+        for i, label in enumerate(pairs):
+            out = group.execs[group.active[0]].outputs[i]
+            if label not in {desc.name for desc in group.inputs} or out.ndim != 2:
+                return None
+            outputs.append(group.picked(i, label, ctx).reshape((-1, 1)))
+        labels = {label: mx.nd.zeros((self.num_samples,), ctx) for label in pairs}
+        names = group.symbol.list_outputs()
+        return Outcome(pairs, labels, list(zip(names, outputs)))
+
     def _check_counted(self, labels):
         came, wanted = len(labels or ()), len(self._label_descs or self._label_names)
         if came < wanted:

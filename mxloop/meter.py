@@ -22,9 +22,10 @@ from mxloop.validation import reason
 # MXNet's profiler knows no number beyond this one.
 ASIDE = mx.cpu(len(cpu.cpus()) + 1)
 
-
 # These count whole numbers, so that many batches at one go give what they give one by one.
 WHOLE = (mx.metric.Accuracy, mx.metric.TopKAccuracy, mx.metric.CompositeEvalMetric)
+# These read one value a row, the true class's: the device picks it from outputs of any width.
+PICKED = (mx.metric.CrossEntropy, mx.metric.NegativeLogLikelihood)
 MANY = 16  # batches
 FEW = 1024  # columns: larger outputs would only be kept, and copied, for nothing
 
@@ -52,6 +53,7 @@ class Meter:
         self._waiting: Deque[Outcome] = collections.deque()
         self._is_counting = False
         self._adds_up = all(type(leaf) in WHOLE for leaf in metrics.leaves(metric))
+        self._picks = type(metric) in PICKED
 
     def reset(self) -> None:
         """Start an epoch."""
@@ -61,7 +63,8 @@ class Meter:
 
     def update(self, manager: Any, labels: Optional[Sequence[mx.nd.NDArray]]) -> None:
         """Take down the manager's present batch, and count the one before; waits for that one."""
-        outcome = manager.outcome(labels, ASIDE)
+        outcome = manager.picked(ASIDE) if self._picks else None
+        outcome = outcome or manager.outcome(labels, ASIDE)
         self._waiting.append(outcome)
         if len(self._waiting) > self._patience(outcome):
             self._count(len(self._waiting) - 1)

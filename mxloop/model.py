@@ -441,8 +441,10 @@ class Update:
             self._updater = None if self._served else self._guard(kvstore)
         else:
             self._step = BlockUpdater(optimizer, manager.blocks, self._keys)
-        # A store that the caller has filled knows parameters, and one that `fill` fills blocks.
         by_name = zip(manager.param_names, manager.grad_arrays)
+        if kvstore is None:
+            by_name = [(block.key, block.grads) for block in manager.blocks]
+        # A store that the caller has filled knows parameters, and one that `fill` fills blocks.
         self._messages = [(name, grads) for name, grads in by_name if grads[0] is not None]
         self._planned = manager.num_samples
         self._frozen: Set[str] = set()
@@ -479,12 +481,10 @@ class Update:
 
     def _clip(self):
         """Scale all gradients alike, if they are too long together; asynchronous."""
-        grads = [
-            block.grads[0]
-            for block in self._manager.blocks
-            if not self._frozen.issuperset(block.names)
-        ]
-        if self.clip_norm is None or not grads:
+        if self.clip_norm is None:
+            return
+        grads = [grads[0] for grads in self._trained_grads() if grads[0] is not None]
+        if not grads:
             return
         squares = mx.nd.multi_sum_sq(*grads, num_arrays=len(grads))
         norm = mx.nd.sqrt(mx.nd.sum(squares)) * self._optimizer.rescale_grad

@@ -1,7 +1,7 @@
 """The ranks of a program, and what they can say to each other."""
 
 import itertools
-import pickle
+from copy import deepcopy
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -107,11 +107,11 @@ class Communicator:
 
     def send_obj(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send any object that can be pickled."""
-        self.send(_pickled(obj), dest, tag)
+        self.send(self._packed(obj), dest, tag)
 
     def recv_obj(self, source: int, tag: int = 0) -> Any:
         """Wait for an object, and return it."""
-        return _unpickled(self.recv(source, tag))
+        return self._unpacked(self.recv(source, tag))
 
     # Between all ranks, which must make the same calls in the same order
 
@@ -163,26 +163,26 @@ class Communicator:
 
     def bcast_obj(self, obj: Any = None, root: int = 0) -> Any:
         """`bcast` for any object that can be pickled."""
-        packed = _pickled(obj) if self.rank == root else None
-        return _unpickled(self.bcast(packed, root))
+        packed = self._packed(obj) if self.rank == root else None
+        return self._unpacked(self.bcast(packed, root))
 
     def gather_obj(self, obj: Any, root: int = 0) -> Optional[List[Any]]:
         """`gather` for any object; a list."""
-        found = self.gather(_pickled(obj), root)
-        return None if found is None else [_unpickled(each) for each in found]
+        found = self.gather(self._packed(obj), root)
+        return None if found is None else [self._unpacked(each) for each in found]
 
     def allgather_obj(self, obj: Any) -> List[Any]:
         """`allgather` for any object; a list."""
-        return [_unpickled(each) for each in self.allgather(_pickled(obj))]
+        return [self._unpacked(each) for each in self.allgather(self._packed(obj))]
 
     def scatter_obj(self, objs: Optional[Sequence[Any]] = None, root: int = 0) -> Any:
         """`scatter` for any objects."""
-        packed = [_pickled(obj) for obj in objs or ()] if self.rank == root else None
-        return _unpickled(self.scatter(packed, root))
+        packed = [self._packed(obj) for obj in objs or ()] if self.rank == root else None
+        return self._unpacked(self.scatter(packed, root))
 
     def alltoall_obj(self, objs: Sequence[Any]) -> List[Any]:
         """`alltoall` for any objects; a list."""
-        return [_unpickled(each) for each in self.alltoall([_pickled(obj) for obj in objs])]
+        return [self._unpacked(each) for each in self.alltoall([self._packed(obj) for obj in objs])]
 
     def allreduce_obj(self, obj: Any, op: Callable[[Any, Any], Any] = lambda a, b: a + b) -> Any:
         """Combine all ranks' objects by a function, in the order of ranks; by default, add them."""
@@ -291,11 +291,20 @@ class Communicator:
         self, op: str, number: int, to: Dict[int, Data], sources: Iterable[int], grad: bool = False
     ) -> Dict[int, Data]:
         """Send each rank in `to` its data, and return what the `sources` have sent to this one."""
-        own = {rank: _copy(checked(data)) for rank, data in to.items()}
+        own = {
+            rank: data.copy() if isinstance(data, _Object) else _copy(checked(data))
+            for rank, data in to.items()
+        }
         return {rank: own[rank] for rank in sources}
 
     def sum_in_place(self, views: Sequence[np.ndarray]) -> None:
         """Replace arrays by their sums over all ranks."""
+
+    def _packed(self, obj):
+        return _Object(obj)
+
+    def _unpacked(self, packed):
+        return packed.obj
 
     def _exchange(self, op, to, sources):
         return self.exchange(op, self.next_number(), to, sources)
@@ -326,6 +335,17 @@ class MPICommunicator(Communicator):
         here = self._sums.Split_type(MPI.COMM_TYPE_SHARED)
         self.intra_rank, self.intra_size = here.rank, here.size
         here.Free()
+
+    def _packed(self, obj):
+        try:
+            return np.frombuffer(self.mail.world.MPI.pickle.dumps(obj), np.uint8)
+        except Exception as error:  # of whatever kind the object's own code raises
+            raise ArgumentTypeError(
+                f"{shown(repr(obj))} cannot go to other ranks: {shown(error, 100)}"
+            ) from error
+
+    def _unpacked(self, packed):
+        return self.mail.world.MPI.pickle.loads(packed.tobytes())
 
     def _send(self, data, dest, tag):
         values = checked(data)
@@ -419,12 +439,14 @@ def _copy(data):
     return tuple(each.copy() for each in data) if isinstance(data, tuple) else data.copy()
 
 
-def _pickled(obj):
-    return np.frombuffer(pickle.dumps(obj, protocol=4), np.uint8)
+class _Object:
+    """An object that stays in its process, where arrays would be copied."""
 
+    def __init__(self, obj):
+        self.obj = obj
 
-def _unpickled(array):
-    return pickle.loads(array.tobytes())
+    def copy(self):
+        return _Object(deepcopy(self.obj))
 
 
 def data_arrays(params: Any) -> List[List[mx.nd.NDArray]]:

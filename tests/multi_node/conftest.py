@@ -3,4 +3,4 @@
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(folder) for folder in Path(__file__).resolve().parents[:2]]
+sys.path[:0] = [str(folder) for folder in list(Path(__file__).resolve().parents)[:2]]

@@ -4,7 +4,7 @@ import argparse
 
 from common.cli import number
 
-from mxloop import mx
+from mxloop import available_devices, mx
 from mxloop.validation import contexts
 
 
@@ -13,7 +13,10 @@ def add_device_args(parser):
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--gpus", type=gpu_numbers, help="GPUs to train on, as in '0' or '0,1'")
     group.add_argument(
-        "--cpus", type=number(int, 1), default=1, help="number of CPU contexts to train on"
+        "--cpus",
+        type=number(int, 0),
+        default=1,
+        help="number of CPU contexts to train on; 0 takes the GPUs that there are, else one a core",
     )
 
 
@@ -29,4 +32,4 @@ def chosen(args):
     """Return the contexts that the command line names; an ArgumentError tells of absent GPUs."""
     if args.gpus:
         return contexts([mx.gpu(number) for number in args.gpus])
-    return [mx.cpu(number) for number in range(args.cpus)]
+    return [mx.cpu(number) for number in range(args.cpus)] or available_devices()
