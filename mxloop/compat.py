@@ -48,6 +48,7 @@ def import_mxnet() -> types.ModuleType:
     if not hasattr(mxnet, "executor_manager"):
         version = getattr(mxnet, "__version__", "without a version")
         raise InstallError(f"Found MXNet {version}, mxloop needs 1.9: run {_install_command()}")
+    cpu.leave_to_workers(mxnet.base._LIB)
     if NUMPY_2:
         _mend_attributes(mxnet)
         _mend_recordio(mxnet.recordio)

@@ -369,6 +369,17 @@ class DataParallelExecutorManager:
         _write(arg_params, self.param_names, first)
         _write(aux_params, self.aux_names, self._mean_aux())
 
+    def all_states(self, states: Any) -> Any:
+        """The optimizer's states by name for the whole network, out of those kept here: the same.
+
+        A manager that holds a part of the network only collects them, as `copy_to` does parameters.
+        """
+        return states
+
+    def own_states(self, states: Any) -> Any:
+        """Those states, of the whole network, that are kept here: all."""
+        return states
+
     def _await_aux(self):
         # A backward pass writes them, of which the engine does not know: whoever only reads them
         # would not be made to wait.
@@ -580,6 +591,8 @@ class DataParallelExecutorManager:
         self._check_counted(labels)
         came = [a if isinstance(a, mx.nd.NDArray) else mx.nd.array(a) for a in labels or []]
         real = dict(zip([desc.name for desc in self._label_descs], self._real_labels(came)))
+        if ctx is not None:  # iterators may write their next labels into the same arrays
+            real = {name: label.copyto(ctx) for name, label in real.items()}
         outputs = list(zip(self._group.symbol.list_outputs(), self.get_outputs(ctx)))
         return Outcome(self._present.pairs, real, outputs)
 

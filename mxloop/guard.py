@@ -91,7 +91,8 @@ class _Watch:
         self._arrays, self._names, self._first = arrays, names, first
         self._device = arrays[0].context
         size = 1 if len(arrays) == 1 else arrays[0].shape[0]
-        self._sums = mx.nd.zeros((EVERY, size), self._device, arrays[0].dtype)
+        dtype = "float32" if len(arrays) == 1 else arrays[0].dtype  # as multi_sum_sq gives
+        self._sums = mx.nd.zeros((EVERY, size), self._device, dtype)
         self._slots = [self._sums[i] for i in range(EVERY)]
 
     def look(self, slot):

@@ -7,8 +7,6 @@ somebody looks.
 
 import collections
 import copy
-import functools
-import weakref
 from typing import Any, Deque, List, Optional, Sequence
 
 from mxloop import cpu, threads
@@ -99,20 +97,17 @@ class Meter:
         return [self.metric] if self.shown is self.metric else [self.metric, self.shown]
 
     def __enter__(self) -> "Meter":
-        threads.use([ASIDE], 1)
-        for metric in self._leaves():
-            _flushes[metric] = self.flush
-            metric.__class__ = _looked_at(type(metric))
+        threads.keep_to_one(ASIDE)
+        watched = [leaf for metric in self._both() for leaf in metrics.leaves(metric)]
+        self._kinds = [(metric, type(metric)) for metric in watched]
+        for metric in watched:
+            metric.__class__ = _looked_at(metric.__class__, self.flush)
         return self
 
     def __exit__(self, *_: Any) -> None:
         self._waiting.clear()
-        for metric in self._leaves():
-            _flushes.pop(metric, None)
-            metric.__class__ = type(metric).__mro__[1]
-
-    def _leaves(self):
-        return [leaf for metric in self._both() for leaf in metrics.leaves(metric)]
+        for metric, kind in self._kinds:
+            metric.__class__ = kind
 
 
 def _is_plain(outcome):
@@ -132,9 +127,7 @@ def _joined(outcomes):
     if len(outcomes) == 1 or not all(map(_is_plain, outcomes)):
         return outcomes
     first = outcomes[0]
-    if any(
-        each.pairs != first.pairs or each.labels.keys() != first.labels.keys() for each in outcomes
-    ):
+    if any(_kinds_of(each) != _kinds_of(first) for each in outcomes):
         return outcomes
     labels = {name: _below([each.labels[name] for each in outcomes]) for name in first.labels}
     outputs = [
@@ -144,43 +137,36 @@ def _joined(outcomes):
     return [first._replace(labels=labels, outputs=outputs)]
 
 
+def _kinds_of(outcome):
+    return outcome.pairs, {name: array.dtype for name, array in outcome.labels.items()}
+
+
 def _below(arrays):
     return mx.nd.concat(*[array.as_in_context(ASIDE) for array in arrays], dim=0)
 
 
-_flushes: Any = weakref.WeakKeyDictionary()
+def _looked_at(kind, look):
+    """The class of a metric that lets `look` be called before anybody reads or sets anything.
 
-LOOKS = ("get", "get_global", "reset", "reset_local")
-COUNTS = ("num_inst", "sum_metric", "global_num_inst", "global_sum_metric")
+    Such a metric says that it is of its own class, and so are its copies and pickles.
+    """
 
+    def get(self, name):
+        if name == "__class__":
+            return kind
+        look()
+        return kind.__getattribute__(self, name)
 
-@functools.lru_cache(maxsize=None)
-def _looked_at(kind):
-    """The class of a metric, where whoever looks finds what waited counted."""
-    looks = {name: _method(getattr(kind, name)) for name in LOOKS if hasattr(kind, name)}
-    counts = {name: _attribute(name) for name in COUNTS if not hasattr(kind, name)}
-    return type(kind.__name__, (kind,), {**looks, **counts, "__module__": kind.__module__})
+    def put(self, name, value):
+        if name != "__class__":
+            look()
+        kind.__setattr__(self, name, value)
 
+    def reduce(self, protocol):
+        plain = object.__new__(kind)
+        vars(plain).update(vars(self))
+        return plain.__reduce_ex__(protocol)
 
-def _flush(metric):
-    # A copy that somebody made has nothing that waits.
-    _flushes.get(metric, lambda: None)()
-
-
-def _method(method):
-    @functools.wraps(method)
-    def flushed(self, *args, **kwargs):
-        _flush(self)
-        return method(self, *args, **kwargs)
-
-    return flushed
-
-
-def _attribute(name):
-    def get(self):
-        _flush(self)
-        if name not in vars(self):
-            raise AttributeError(name)
-        return vars(self)[name]
-
-    return property(get, lambda self, value: vars(self).__setitem__(name, value))
+    own = {"__getattribute__": get, "__setattr__": put, "__reduce_ex__": reduce}
+    names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__hash__")}
+    return type(kind.__name__, (kind,), {**own, **names})

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import logging
 import random
+import weakref
 from types import SimpleNamespace
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
@@ -486,8 +487,8 @@ class Update:
         grads = [grads[0] for grads in self._trained_grads() if grads[0] is not None]
         if not grads:
             return
-        squares = mx.nd.multi_sum_sq(*grads, num_arrays=len(grads))
-        norm = mx.nd.sqrt(mx.nd.sum(squares)) * self._optimizer.rescale_grad
+        squares = [mx.nd.multi_sum_sq(grad, num_arrays=1) for grad in grads]  # float32, all of them
+        norm = mx.nd.sqrt(mx.nd.add_n(*squares)) * self._optimizer.rescale_grad
         factor = self.clip_norm / mx.nd.maximum(norm, self.clip_norm)
         for grad in grads:
             alike = factor.astype(grad.dtype).reshape((1,) * grad.ndim)
@@ -551,13 +552,13 @@ class Update:
     def states(self) -> optimizers.States:
         """The optimizer's states by parameter name; none where a server keeps them."""
         if not self._on_kvstore:
-            return self._step.states()
+            return self._manager.all_states(self._step.states())
         return optimizers.get_states(self._updater, self._keys) if self._updater else {}
 
     def load_states(self, states: optimizers.States) -> None:
         """Go on with states that `states` gave, on whatever devices."""
         if not self._on_kvstore:
-            self._step.load_states(states)
+            self._step.load_states(self._manager.own_states(states))
         elif self._updater:
             manager = self._manager
             weights = {n: own[0] for n, own in zip(manager.param_names, manager.param_arrays)}
@@ -566,6 +567,16 @@ class Update:
 
 
 # --- FeedForward --------------------------------------------------------------------------------
+
+
+def _check_keeper(keeper, store):
+    if keeper is None or keeper.is_of_ranks or getattr(store, "type", None) != "mpi":
+        return
+    if store.num_workers > 1:
+        raise ArgumentError(
+            "all ranks would write the same checkpoint files; pass checkpoint="
+            "mxloop.multi_node.create_multi_node_checkpointer(prefix, communicator)"
+        )
 
 
 class FeedForward:
@@ -788,6 +799,7 @@ class FeedForward:
                 self.arg_params, self.aux_params = found.arg_params, found.aux_params
             self._initialise(manager, data, seed)
             store, on_store = create_kvstore(kvstore, len(manager.ctx), self.arg_params)
+            _check_keeper(keeper, store)
             # A store of this very process, made here, could only do the same update by a detour.
             on_store = on_store and not (isinstance(kvstore, str) and "dist" not in kvstore)
             if num_epoch is None:
@@ -1227,6 +1239,8 @@ def _check_initializer(initializer):
 
 def _fill_kvstore(store, arrays, values, on_store):
     """`initialize_kvstore`, also for a store that an earlier fit has filled, wholly or in part."""
+    if isinstance(store, mx.kvstore.KVStore):
+        _check_widths(store, arrays)
     known = {}
     for name, on_devices in arrays.items():
         try:
@@ -1239,6 +1253,22 @@ def _fill_kvstore(store, arrays, values, on_store):
         distributed.refill(store, list(known.values()), list(known), on_store)
     elif known:
         _overwrite(store, {name: values[name] for name in known}, on_store)
+
+
+_widths: Any = weakref.WeakKeyDictionary()
+
+
+def _check_widths(store, arrays):
+    """MXNet makes room in a store for the devices of a key's first sum; more would crash it."""
+    widths = _widths.setdefault(store, {})
+    for key, on_devices in arrays.items():
+        before, now = widths.get(key, 1), len(on_devices)
+        if now > before > 1:
+            raise ArgumentError(
+                f"kvstore has added up gradients of {before} devices, and cannot do so for {now}; "
+                "pass a new one"
+            )
+        widths[key] = max(before, now)
 
 
 def _overwrite(store, params, on_store):

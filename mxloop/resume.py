@@ -200,6 +200,7 @@ def _restore(state, found, saved):
     own_aux = {name for name in arrays if name.startswith(AUX)}
     aux = {name[len(AUX) :]: arrays.pop(name)[0] for name in own_aux}
     kept = {name: arrays.pop(name)[0] for name in list(arrays) if name.startswith(KEPT)}
+    aux = state.manager.own_states(aux)
     _check_aux(aux, saved["stepped"], state.manager)
     state.manager.load_aux_state(aux, saved["stepped"])
     state.update.load_states(arrays)

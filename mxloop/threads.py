@@ -70,6 +70,12 @@ def use(ctx: Sequence[mx.Context], threads: int) -> None:
                 )
 
 
+def keep_to_one(ctx: mx.Context) -> None:
+    """Let a context that does little work never start threads of its own; asynchronous."""
+    if _present.get(ctx.device_id) != 1:
+        _tell(ctx, 1)
+
+
 def _tell(ctx, threads):
     _present[ctx.device_id] = threads
     handle, none = (ctypes.c_int * 2)(ctx.device_typeid, ctx.device_id), ctypes.c_void_p()

@@ -180,10 +180,13 @@ def _is_plain_sgd(optimizer):
 
 
 def _sgd(updater, key, grad, weight):
-    """What mx.optimizer.SGD does, by the operator for one array: twice as fast, the same bits."""
+    """What mx.optimizer.SGD does, by the operator for one array, which is twice as fast.
+
+    The bits are the same, but for the last ones where there is decay and no momentum.
+    """
     optimizer = updater.optimizer
     optimizer._set_current_context(weight.context.device_id)
-    if key not in updater.states:
+    if updater.states.get(key) is None:  # or momentum was switched on
         updater.states[key] = optimizer.create_state_multi_precision(key, weight)
     elif not updater.states_synced.get(key, True):
         updater.states[key] = updater.sync_state_context(updater.states[key], weight.context)
@@ -193,6 +196,7 @@ def _sgd(updater, key, grad, weight):
         "lr": optimizer._get_lr(key),
         "wd": optimizer._get_wd(key),
         "rescale_grad": optimizer.rescale_grad,
+        "lazy_update": optimizer.lazy_update,
     }
     if optimizer.clip_gradient:
         settings["clip_gradient"] = optimizer.clip_gradient

@@ -101,3 +101,25 @@ def test_by_hand_it_is_an_attribute_of_the_update():
     update = Update(manager, mx.optimizer.SGD(learning_rate=RATE))
     assert update.can_clip
     assert update.clip_norm is None
+
+
+def test_parameters_of_two_dtypes_are_clipped_together():
+    net = mx.sym.broadcast_mul(mx.sym.var("data"), mx.sym.var("a_weight", shape=(1, 3)))
+    net = mx.sym.Cast(net, dtype="float32")
+    net = mx.sym.broadcast_mul(net, mx.sym.var("b_weight", shape=(1, 3)))
+    net = mx.sym.LinearRegressionOutput(net, grad_scale=3, name="out")
+    x = np.random.RandomState(0).normal(size=(4, 3)).astype("float16")
+    data = mx.io.NDArrayIter(
+        mx.nd.array(x, dtype="float16"), mx.nd.ones((4, 3)), 4, label_name="out_label"
+    )
+    one = {name: mx.nd.ones((1, 3)) for name in ("a_weight", "b_weight")}
+    one["a_weight"] = one["a_weight"].astype("float16")
+    model = FeedForward(net, num_epoch=1, arg_params=one, learning_rate=1.0, wd=0.0)
+    model.fit(data, eval_metric="mse", callbacks=GradientClip(0.125))
+    moved = {
+        name: 1 - array.asnumpy().astype("float64") for name, array in model.arg_params.items()
+    }
+    grad = ((x.astype("float64") - 1) * x).mean(axis=0)
+    np.testing.assert_allclose(norm(moved), 0.125, rtol=2e-3)
+    for each in moved.values():
+        np.testing.assert_allclose(each[0], grad * 0.125 / np.sqrt(2 * (grad**2).sum()), atol=1e-3)

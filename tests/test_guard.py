@@ -85,3 +85,20 @@ def test_numbers_are_the_same_with_and_without_it():
     ]
     for name, array in fitted[0].items():
         np.testing.assert_array_equal(array.asnumpy(), fitted[1][name].asnumpy())
+
+
+@pytest.mark.parametrize("spoiled", [False, True])
+def test_float64_is_watched_too(spoiled):
+    x, y = nets.samples(32, (1, 12, 12))
+    x, y = x.astype("float64"), y.astype("float64")
+    x[20] = np.nan if spoiled else x[20]
+    batches = mx.io.NDArrayIter(
+        mx.nd.array(x, dtype="float64"), mx.nd.array(y, dtype="float64"), 16
+    )
+    model = FeedForward(lenet(), CPUS[:2], num_epoch=1)
+    if spoiled:
+        with pytest.raises(DivergedError, match=r"on cpu\(0\) .* batch 2;"):
+            model.fit(batches)
+    else:
+        model.fit(batches)
+    assert model.arg_params["conv1_weight"].dtype == np.float64

@@ -199,3 +199,14 @@ def test_do_checkpoint_writes_over_a_saved_model(tmp_path):
     save = mxloop.callback.do_checkpoint(tmp_path / "m")
     second = model(num_epoch=1).fit(X, Y, epoch_end_callback=save)
     assert_equal(params(mxloop.FeedForward.load(tmp_path / "m", 1)), params(second))
+
+
+@pytest.mark.parametrize("kind", ["local", "device"])
+def test_a_store_used_again_on_more_devices_is_one_line(kind):
+    """MXNet would write beyond its buffers."""
+    store, three = mx.kv.create(kind), [mx.cpu(i) for i in range(3)]
+    for ctx in (mx.cpu(), TWO):
+        model(ctx=ctx).fit(X, Y, kvstore=store)
+    with pytest.raises(errors.ArgumentError, match="of 2 devices, and cannot do so for 3"):
+        model(ctx=three).fit(X, Y, kvstore=store)
+    model(ctx=TWO).fit(X, Y, kvstore=store)

@@ -58,6 +58,11 @@ def test_shell_line_works(line, tmp_path):
         extras = re.findall(r"\[(.*?)\]", line)
         known = (ROOT / "setup.py").read_text(encoding="utf-8")
         assert all(f'"{name}":' in known for extra in extras for name in extra.split(","))
+    elif line.startswith("mpiexec "):
+        # tests/multi_node/test_mpi_examples.py runs these, to their accuracy.
+        examples = (ROOT / "example" / "image-classification" / "README.md").read_text()
+        command = line.replace("example/image-classification/", "")
+        assert re.search(f"^    {re.escape(command)}$", examples, re.MULTILINE)
     elif line.startswith("python -m venv"):
         assert run([sys.executable, "-c", "import venv, ensurepip"], tmp_path).returncode == 0
     else:

@@ -73,6 +73,15 @@ def test_a_child_process_takes_the_parents_choice_for_no_users():
     cpu.propose_threads(environ, 2)
     cpu.propose_threads(environ, 1)
     assert environ["OMP_NUM_THREADS"] == "1"
+    del environ["OMP_NUM_THREADS"]
+    cpu.propose_threads(environ, 3)
+    assert environ["OMP_NUM_THREADS"] == "3"
     environ["OMP_NUM_THREADS"] = "7"
     cpu.propose_threads(environ, 2)
     assert environ["OMP_NUM_THREADS"] == "7"
+
+
+def test_the_main_thread_starts_no_team_of_its_own():
+    """Else copies of large arrays would make more threads than there are cores."""
+    told, _ = run("print(mx.base._LIB.omp_get_max_threads(), ask(mx.cpu()))", OMP_NUM_THREADS="2")
+    assert told == ["1", "2"]

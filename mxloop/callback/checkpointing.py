@@ -45,6 +45,8 @@ class Checkpoint(Callback):
         Epochs done when `best` was best.
     """
 
+    is_of_ranks = False  # whether several processes can use it together
+
     def __init__(
         self,
         prefix: Any,

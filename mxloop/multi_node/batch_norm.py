@@ -3,8 +3,10 @@
 from typing import Any
 
 from mxloop.compat import mx
+from mxloop.errors import DataError
 from mxloop.multi_node import functions
 from mxloop.multi_node.communicator import Communicator, check_communicator
+from mxloop.validation import names
 
 STATISTICS = ("running_mean", "running_var", "moving_mean", "moving_var")
 
@@ -49,7 +51,13 @@ class MultiNodeBatchNorm(mx.gluon.nn.BatchNorm):
         total = mx.nd.sum(x, axis=axes, keepdims=True)
         count = mx.nd.full((1,), x.size // total.size, x.context, x.dtype)
         own = mx.nd.concat(total.reshape((-1,)), count, dim=0)
-        both = mx.nd.add_n(*functions.allgather(self._communicator, own))
+        found = functions.allgather(self._communicator, own)
+        if len({each.shape for each in found}) > 1:
+            raise DataError(
+                f"ranks normalise {names([each.size - 1 for each in found])} channels; let all run "
+                "the same layer"
+            )
+        both = mx.nd.add_n(*found)
         total_of_all, count = both[:-1], both[-1:]
         return count, mx.nd.broadcast_div(total_of_all, count).reshape(total.shape)
 

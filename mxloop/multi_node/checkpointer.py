@@ -5,6 +5,7 @@ import re
 from typing import Any, List, NamedTuple, Optional
 
 from mxloop import checkpoint
+from mxloop.callback.base import State
 from mxloop.callback.checkpointing import Checkpoint
 from mxloop.checkpoint import Generation
 from mxloop.errors import DataError
@@ -43,6 +44,8 @@ def create_multi_node_checkpointer(
 class MultiNodeCheckpoint(Checkpoint):
     """See `create_multi_node_checkpointer`."""
 
+    is_of_ranks = True
+
     def __init__(self, prefix: Any, communicator: Communicator, **kwargs: Any):
         self._communicator = check_communicator(communicator)
         self._common = path_of(prefix)
@@ -68,6 +71,11 @@ class MultiNodeCheckpoint(Checkpoint):
                 f"not all ranks have a valid checkpoint {shown(self._common, 120)} of epoch {epoch}"
             )
         return found
+
+    def on_exception(self, state: State, error: BaseException) -> None:
+        """See `Checkpoint`; a pipeline's ranks cannot collect parameters when one has failed."""
+        if getattr(getattr(state.manager, "communicator", None), "size", 1) == 1:
+            super().on_exception(state, error)
 
     @property
     def _is_first(self):

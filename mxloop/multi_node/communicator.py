@@ -1,6 +1,7 @@
 """The ranks of a program, and what they can say to each other."""
 
 import itertools
+import zlib
 from copy import deepcopy
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
@@ -298,7 +299,13 @@ class Communicator:
         return {rank: own[rank] for rank in sources}
 
     def sum_in_place(self, views: Sequence[np.ndarray]) -> None:
-        """Replace arrays by their sums over all ranks."""
+        """Replace arrays by their sums over all ranks.
+
+        Raises
+        ------
+        DataError
+            On all ranks, if their arrays differ in number, shape or dtype.
+        """
 
     def _packed(self, obj):
         return _Object(obj)
@@ -386,12 +393,23 @@ class MPICommunicator(Communicator):
 
     def sum_in_place(self, views: Sequence[np.ndarray]) -> None:
         """See `Communicator.sum_in_place`."""
-        # MPI has no float16.
-        wide = [v.astype("float32") if v.dtype == np.float16 else v for v in views]
         MPI = self.mail.world.MPI
-        requests = [self._sums.Iallreduce(MPI.IN_PLACE, v) for v in wide if v.size]
         others = [rank for rank in self._all if rank != self.rank]
         what = f"join in the sum of {len(views)} arrays"
+        # MPI adds up unlike arrays without a word.
+        kinds = [(v.dtype.name, v.shape) for v in views]
+        code = zlib.crc32(repr(kinds).encode())
+        extremes = np.array([code, -code], np.int64)
+        agreed = self._sums.Iallreduce(MPI.IN_PLACE, extremes, MPI.MAX)
+        self.mail.wait(agreed.Test, others, what)
+        if extremes.sum():
+            raise DataError(
+                f"rank {self.rank} adds up {names(kinds, 120)}, and another rank something else; "
+                "all ranks must add up like arrays in the same order"
+            )
+        # MPI has no float16.
+        wide = [v.astype("float32") if v.dtype == np.float16 else v for v in views]
+        requests = [self._sums.Iallreduce(MPI.IN_PLACE, v) for v in wide if v.size]
         self.mail.wait(lambda: MPI.Request.Testall(requests), others, what)
         for view, total in zip(views, wide):
             if total is not view:

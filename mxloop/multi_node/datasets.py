@@ -76,16 +76,17 @@ def scatter_dataset(
         On all ranks, if rank `root` has no data set, or arrays of different lengths.
     """
     root = check_communicator(communicator).check_rank("root", root)
-    order, error = None, None
+    rows, error = None, None
     if communicator.rank == root:
         try:
             order = _order(_length(dataset), shuffle, seed)
+            rows = _dealt(order, communicator.size, force_equal_length)
+            _check_rows(dataset, rows)
         except (ArgumentError, ArgumentTypeError, DataError) as caught:
             error = caught
     error = communicator.bcast_obj(error, root)  # else the others would wait
     if error is not None:
         raise error
-    rows = _dealt(order, communicator.size, force_equal_length) if order is not None else None
     return _scatter(dataset, rows, communicator, root)
 
 
@@ -138,6 +139,12 @@ def _dealt(order, size, force_equal_length):
     return np.array_split(order, size)
 
 
+def _check_rows(dataset, rows):
+    is_mxnet = any(isinstance(column, mx.nd.NDArray) for column in _columns(dataset) or ())
+    if is_mxnet and not all(map(len, rows)):
+        raise DataError("a rank gets no row of an NDArray, and MXNet has none without; pass NumPy")
+
+
 def _scatter(dataset, rows, communicator, root):
     columns = None if rows is None else _columns(dataset)
     kind, number, keys = communicator.bcast_obj(
@@ -185,6 +192,4 @@ def _scatter_column(column, rows, communicator, root):
 def _rows_of(column, rows, is_mxnet):
     if not is_mxnet:
         return column[rows]
-    if not len(rows):
-        raise DataError("a rank gets no row of an NDArray, and MXNet has none without; pass NumPy")
     return column[mx.nd.array(rows, dtype="int64", ctx=column.context)]

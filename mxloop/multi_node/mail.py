@@ -27,7 +27,7 @@ from typing import (
 import numpy as np
 
 from mxloop.compat import mx
-from mxloop.errors import ArgumentError, PeerError
+from mxloop.errors import ArgumentError, DataError, PeerError
 from mxloop.multi_node import arrays as memory_of
 from mxloop.multi_node import world as worlds
 from mxloop.multi_node.arrays import Array
@@ -146,6 +146,8 @@ class Mail:
         """
         key = (source, self._tag(channel, tag))
         found = self.wait(lambda: self._arrived(key), [source], f"send {what}")
+        if into is not None:
+            _check_fits(found, into, source, what)
         if not isinstance(found, Message):
             direct = into is not None and all(map(memory_of.is_on_cpu, into))
             found = self._rest_of(source, found, into=into if direct else None)
@@ -226,6 +228,20 @@ class Mail:
 
     def _tag(self, channel, tag):
         return (tag % self._highest) * len(Channel) + channel
+
+
+def _check_fits(found, into, source, what):
+    """Raise DataError unless a message, or the header of one, fits the arrays for it."""
+    if isinstance(found, Message):
+        came = [(np.dtype(a.dtype).name, tuple(a.shape)) for a in found.arrays]
+    else:
+        came = [(dtype, tuple(shape)) for dtype, shape, _ in found["arrays"]]
+    wanted = [(np.dtype(a.dtype).name, tuple(a.shape)) for a in into]
+    if came != wanted:
+        raise DataError(
+            f"rank {source} sent {shown(came, 60)} as {what}, where {shown(wanted, 60)} is wanted; "
+            "let all ranks go through the same batches"
+        )
 
 
 def _encode(number, meta, arrays):

@@ -4,24 +4,31 @@ The stages are bound executors, and communication happens between them: no opera
 knows of it. A batch goes through in micro-batches, so that stages work at the same time.
 """
 
-from typing import Any, Dict, List, Optional, Sequence
+import inspect
+import zlib
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
 
 from mxloop import labels as label_rules
 from mxloop import metric as metrics
-from mxloop import threads
+from mxloop import optimizer as optimizers
+from mxloop import states_format, threads
 from mxloop.batch import as_descs, num_rows, resized, rows_of
 from mxloop.blocks import Block
 from mxloop.compat import mx
-from mxloop.errors import ArgumentError, DataError, StateError
+from mxloop.errors import ArgumentError, StateError
 from mxloop.executor_manager import DataParallelExecutorManager, _Bound, split_input_slice
 from mxloop.model import FeedForward
+from mxloop.multi_node.checkpointer import MultiNodeCheckpoint
 from mxloop.multi_node.communicator import Communicator, check_communicator
 from mxloop.multi_node.cutting import Part, cut
 from mxloop.multi_node.mail import Channel
 from mxloop.multi_node.schedules import Task, forward_only, in_flight, schedule
-from mxloop.validation import contexts, count, names, one_line
+from mxloop.validation import contexts, count, names, one_line, shown
 
 NDArray = mx.nd.NDArray
+_FIT = inspect.signature(FeedForward.fit)
 
 
 class PipelineStage:
@@ -331,7 +338,27 @@ class Pipeline(DataParallelExecutorManager):
         # No other message comes between.
         self.communicator = given.split(0, given.rank)
         self._devices = devices
+        self._check_same(inputs)
         super().__init__(symbol, devices[0], train_data, **kwargs)
+
+    def _check_same(self, inputs):
+        """All ranks must run the same steps, or their messages would not fit."""
+        parts = zlib.crc32(repr([part.symbol.tojson() for part in self.parts]).encode())
+        shapes = [(desc.name, tuple(desc.shape)) for desc in inputs]
+        own = {
+            "parts of the network": parts,
+            "shapes of a batch": shapes,
+            "micro_batches": self.micro_batches,
+            "schedule": self.schedule,
+        }
+        all_ranks = self.communicator.allgather_obj(own)
+        for name in own:
+            found = [each[name] for each in all_ranks]
+            if any(each != found[0] for each in found):
+                raise ArgumentError(
+                    f"ranks of a pipeline differ in {name}: {names(found, 120)}; let all build the "
+                    "same network, and give it the same data"
+                )
 
     def rank_of(self, stage: int) -> int:
         """The rank that holds a stage."""
@@ -400,6 +427,28 @@ class Pipeline(DataParallelExecutorManager):
                     else:
                         target[name] = array
 
+    def all_states(self, states: optimizers.States) -> optimizers.States:
+        """The optimizer's states of all ranks, which must call this together."""
+        if self.communicator.size == 1:
+            return states
+        own = np.frombuffer(states_format.encode_states(states), np.uint8)
+        found: optimizers.States = {}
+        for each in self.communicator.allgather(own):
+            found.update(states_format.decode_states(each.tobytes()))
+        return found
+
+    def own_states(self, states: optimizers.States) -> optimizers.States:
+        """Those states, or auxiliary states, that belong to this rank's stages."""
+        everything = {*self._all_params, *self.symbol.list_auxiliary_states()}
+        elsewhere = everything.difference(self.param_names, self.aux_names)
+        return {name: state for name, state in states.items() if name not in elsewhere}
+
+    def aux_state(self) -> Tuple[Dict[str, List[NDArray]], List[int]]:
+        """See `DataParallelExecutorManager`; of all ranks, which must call this together."""
+        own, stepped = super().aux_state()
+        found = self.all_states({name: (tuple(arrays), 0) for name, arrays in own.items()})
+        return {name: list(arrays) for name, (arrays, _) in found.items()}, stepped
+
     def install_monitor(self, monitor: mx.monitor.Monitor) -> None:
         """Raise StateError: a pipeline has no executor that runs the whole network."""
         raise StateError("a Pipeline cannot be monitored; monitor the network on one device")
@@ -428,6 +477,11 @@ class PipelineFeedForward(FeedForward):
         See `Pipeline`.
     **kwargs
         For `FeedForward`. All ranks must fit the same data.
+
+    Notes
+    -----
+    Parameters and optimizer states are collected from all ranks after each epoch and for each
+    checkpoint. Where an error ends the training of several ranks, the last of these is what stays.
     """
 
     def __init__(
@@ -448,7 +502,35 @@ class PipelineFeedForward(FeedForward):
             "schedule": schedule,
         }
 
+    def fit(self, *args: Any, **kwargs: Any) -> "PipelineFeedForward":
+        """See `FeedForward.fit`.
+
+        Raises
+        ------
+        ArgumentError
+            Also for a kvstore of several processes, as each stage's gradients are in one of them;
+            and, on several ranks, for a checkpoint that is not `create_multi_node_checkpointer`'s.
+        """
+        given = _FIT.bind(self, *args, **kwargs).arguments
+        kvstore, checkpoint = given.get("kvstore"), given.get("checkpoint")
+        if str(getattr(kvstore, "type", kvstore)) not in ("None", "local", "device"):
+            raise ArgumentError(
+                f"kvstore is {shown(repr(kvstore))}; a pipeline's gradients are not added up over "
+                "processes: leave kvstore out"
+            )
+        several = getattr(self._pipeline["communicator"], "size", 1) > 1
+        if several and not isinstance(checkpoint, (type(None), MultiNodeCheckpoint)):
+            raise ArgumentError(
+                f"checkpoint is {shown(repr(checkpoint))}, and all ranks would write the same "
+                "files; pass mxloop.multi_node.create_multi_node_checkpointer(prefix, communicator)"
+            )
+        return super().fit(*args, **kwargs)
+
+    def _keep_now(self, manager, update):
+        if manager.communicator.size == 1:  # else the others need not be at this point
+            super()._keep_now(manager, update)
+
     def _make_manager(self, data, work_load_list, logger):
         if work_load_list is not None:
-            raise DataError("work_load_list is for slices of a batch; a pipeline has stages")
+            raise ArgumentError("work_load_list is for slices of a batch; a pipeline has stages")
         return Pipeline(self.symbol, train_data=data, ctx=self.ctx, **self._pipeline)

@@ -64,6 +64,7 @@ class QueuedSums:
     def raise_error(self) -> None:
         """Raise what went wrong in a sum; the arrays hold nothing of use then."""
         if self._error is not None:
+            failures.unraised.pop(id(self), None)
             raise PeerError(str(self._error)) from self._error
 
     def _queue(self, array):
@@ -95,6 +96,7 @@ class QueuedSums:
                 self._communicator.sum_in_place([memory_of.memory(array)])
             except MXLoopError as error:
                 self._error = error
+                failures.unraised[id(self)] = error
 
 
 class _Task(NamedTuple):

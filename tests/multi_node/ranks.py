@@ -67,9 +67,9 @@ def _end_of(process, seconds):
         return None
 
 
-def run_text(size, text, seconds=60, **more):
+def run_text(size, text, seconds=60, cwd=None, **more):
     """Run a program that is given as text."""
-    return run(size, ["-c", inspect.cleandoc(text)], seconds, **more)
+    return run(size, ["-c", inspect.cleandoc(text)], seconds, cwd, **more)
 
 
 class Checks:

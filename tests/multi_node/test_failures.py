@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from ranks import needs_mpi, run_text
+from ranks import ROOT, needs_mpi, run_text
 
 pytestmark = needs_mpi
 
@@ -60,6 +60,7 @@ def test_an_exit_with_a_message_ends_all():
     "happens",
     [
         "sys.exit(0)",
+        "os._exit(0)",
         *[pytest.param(h, marks=pytest.mark.slow) for h in ("pass", "raise SystemExit(3)")],
     ],
 )
@@ -147,7 +148,8 @@ def test_all_ending_well_is_code_0_and_a_caught_exit_is_no_end():
         pass
     print(comm.allreduce_obj(comm.rank))
     """
-    assert run_text(2, text) == (0, "1\n1\n")
+    ended = run_text(2, text)
+    assert ended.code == 0 and ended.output.endswith("1\n1\n")  # 3.12 warns of forks
 
 
 @pytest.mark.slow
@@ -165,3 +167,67 @@ def test_training_beside_predicting_ends_all_with_one_error():
     ended, took = run(happens, others)
     assert took < 12
     assert lines(ended, "StateError: rank 0 trains (autograd.record) and rank 1 predicts")
+
+
+PIPELINE = """
+    import sys
+    sys.path[:0] = ['tests', 'tests/multi_node']
+    import pipelines, tempfile
+    from mxloop.multi_node import *
+    comm = create_communicator(seconds=30)
+
+    def happens(param):
+        if comm.rank == 1 and param.nbatch == 1:
+            {happens}
+
+    prefix = comm.bcast_obj(tempfile.mkdtemp()) + "/net"
+    model = PipelineFeedForward(pipelines.SYMBOL, ["act2"], communicator=comm, num_epoch=2)
+    keeper = create_multi_node_checkpointer(prefix, comm)
+    model.fit(pipelines.data(), batch_end_callback=happens, checkpoint=keeper)
+"""
+
+
+@pytest.mark.parametrize(
+    "happens, text",
+    [
+        ("raise KeyError('lost key')", "KeyError: 'lost key'"),
+        pytest.param("sys.exit(0)", "PeerError: rank 0 waited", marks=pytest.mark.slow),
+        pytest.param("sys.exit(4)", "rank 1 of 2 ended with sys.exit(4)", marks=pytest.mark.slow),
+    ],
+)
+def test_a_failure_within_an_epoch_of_a_pipeline_ends_all_at_once(happens, text):
+    began = time.monotonic()
+    ended = run_text(2, PIPELINE.format(happens=happens), 40, cwd=str(ROOT))
+    assert ended.code not in (None, 0) and time.monotonic() - began < 14
+    assert lines(ended, text) and len(lines(ended, "Error: ")) <= 1
+
+
+@pytest.mark.slow
+def test_a_last_sum_that_nobody_asks_for_is_an_error_at_the_end():
+    text = """
+    from mxloop.compat import mx
+    from mxloop.multi_node import create_communicator
+    comm = create_communicator(seconds=20)
+    store = mx.kv.create('mpi')
+    store.pushpull('w', mx.nd.ones((3 + comm.rank,)))
+    """
+    ended = run_text(2, text)
+    assert ended.code not in (None, 0)
+    assert lines(ended, "failed: rank") and lines(ended, "another rank something else")
+
+
+@pytest.mark.slow
+def test_an_end_of_all_by_os_exit_is_code_0_and_that_of_a_child_ends_nobody():
+    text = """
+    import os
+    from mxloop.multi_node import create_communicator
+    comm = create_communicator(seconds=20)
+    child = os.fork()
+    if not child:
+        os._exit(3)
+    assert os.waitpid(child, 0)[1] >> 8 == 3
+    print(comm.allreduce_obj(comm.rank), flush=True)
+    os._exit(0)
+    """
+    ended = run_text(2, text)
+    assert ended.code == 0 and ended.output.endswith("1\n1\n")  # 3.12 warns of forks

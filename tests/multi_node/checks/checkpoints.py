@@ -10,7 +10,7 @@ import nets  # noqa: E402
 
 from mxloop import FeedForward  # noqa: E402
 from mxloop.data import ArrayIter  # noqa: E402
-from mxloop.errors import DataError  # noqa: E402
+from mxloop.errors import ArgumentError, DataError  # noqa: E402
 from mxloop.multi_node import create_multi_node_checkpointer  # noqa: E402
 
 
@@ -83,6 +83,15 @@ def check_another_number_of_ranks_goes_on_between_epochs(comm):
         found = fit(alone, keeper, resume=True, kvstore=None)
         nets.assert_close(found.arg_params, wanted.arg_params)
         assert [row["epoch"] for row in found.history] == [0, 1, 2, 3]
+
+
+def check_ranks_that_would_write_the_same_files_are_an_error(comm):
+    try:
+        fit(comm, os.path.join(folder(comm), "net"))
+    except ArgumentError as error:
+        assert "create_multi_node_checkpointer" in str(error)
+    else:
+        raise AssertionError("nothing was raised")
 
 
 def check_without_a_checkpoint_auto_begins_anew(comm):

@@ -112,6 +112,23 @@ def check_a_sum_of_unlike_arrays_is_an_error(comm):
     raises(DataError, lambda: comm.allreduce(np.zeros(comm.rank + 1)), "differ")
 
 
+def check_sums_of_unlike_arrays_are_an_error_on_all_ranks(comm):
+    """MPI itself adds up whatever bytes there are."""
+    for mine in (
+        [mx.nd.ones((3 + comm.rank,))],
+        [mx.nd.ones((300000 + comm.rank,))],
+        [mx.nd.ones((6,), dtype=("float32", "float64")[comm.rank % 2])],
+        [mx.nd.ones((2, 3) if comm.rank else (3, 2))],
+        [mx.nd.ones((6,))] * (1 + comm.rank),
+    ):
+        raises(DataError, lambda mine=mine: comm.mean_grad(mine), "another rank something else")
+        assert all((each.asnumpy() == 1).all() for each in mine)
+
+
+def check_an_object_that_cannot_travel_is_one_line(comm):
+    raises(TypeError, lambda: comm.send_obj(lambda: 0, (comm.rank + 1) % comm.size), "cannot go")
+
+
 def check_objects(comm):
     rank, size, root = comm.rank, comm.size, comm.size - 1
     thing = {"rank": rank, "text": "ü" * rank}

@@ -92,6 +92,8 @@ def check_a_data_set_that_cannot_be_shared_out_is_an_error_everywhere(comm):
     for wrong in (None, 3, (np.zeros(3), np.zeros(4)), {}):
         data = wrong if comm.rank == root else np.zeros(3)
         raises((ArgumentTypeError, DataError), lambda data=data: scatter_dataset(data, comm, root))
+    few = mx.nd.zeros((1, 2)) if comm.rank == root else None
+    raises(DataError, lambda: scatter_dataset(few, comm, root, force_equal_length=False))
 
 
 # --- Iterators ----------------------------------------------------------------------------------
@@ -287,6 +289,13 @@ def check_batch_norm_of_images_with_deferred_shapes(comm):
     mine = slice(2 * comm.rank, 2 * comm.rank + 2)
     for a, b in zip(*found):
         np.testing.assert_allclose(a, b[mine], rtol=1e-3, atol=1e-4)
+
+
+def check_batch_norm_of_other_channels_is_an_error_on_all_ranks(comm):
+    norm = MultiNodeBatchNorm(comm, in_channels=3 + comm.rank)
+    norm.initialize()
+    with mx.autograd.record():
+        raises(DataError, lambda: norm(mx.nd.ones((4, 3 + comm.rank))))
 
 
 def check_running_statistics_are_averaged(comm):

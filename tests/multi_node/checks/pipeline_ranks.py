@@ -1,6 +1,8 @@
 """A network in stages on several ranks, against one process with all of it."""
 
+import os
 import sys
+import tempfile
 
 HERE = __file__.rsplit("/checks/", 1)[0]
 sys.path[:0] = [HERE, HERE.rsplit("/", 1)[0]]
@@ -8,8 +10,11 @@ sys.path[:0] = [HERE, HERE.rsplit("/", 1)[0]]
 import nets  # noqa: E402
 import pipelines  # noqa: E402
 
+from mxloop import FeedForward  # noqa: E402
 from mxloop.compat import mx  # noqa: E402
+from mxloop.data import ArrayIter  # noqa: E402
 from mxloop.errors import ArgumentError  # noqa: E402
+from mxloop.multi_node import PipelineFeedForward, create_multi_node_checkpointer  # noqa: E402
 
 WHOLE = pipelines.whole()
 
@@ -77,3 +82,71 @@ def check_stages_must_be_as_many_as_ranks(comm):
         assert len(str(error)) <= 250
     else:
         raise AssertionError("nothing was raised")
+
+
+def raises(call, *words):
+    try:
+        call()
+    except ArgumentError as error:
+        assert len(str(error)) <= 250 and all(word in str(error) for word in words), error
+    else:
+        raise AssertionError("nothing was raised")
+
+
+def model(comm, cuts=None, symbol=pipelines.SYMBOL, **settings):
+    cuts = pipelines.CUTS[comm.size] if cuts is None else cuts
+    args, aux = pipelines.begin(symbol, **settings.pop("shapes", {}))
+    given = {**pipelines.SETTINGS, **settings}
+    return PipelineFeedForward(
+        symbol, cuts, arg_params=args, aux_params=aux, communicator=comm, **given
+    )
+
+
+def folder(comm):
+    return comm.bcast_obj(tempfile.mkdtemp() if comm.rank == 0 else None)
+
+
+def check_what_stages_cannot_do_is_one_line_on_all_ranks(comm):
+    raises(lambda: model(comm).fit(pipelines.data(), kvstore="mpi"), "kvstore", "leave")
+    raises(lambda: model(comm).fit(pipelines.data(), checkpoint="net"), "multi_node_checkpointer")
+    raises(lambda: model(comm).fit(pipelines.data(43, 16 - comm.rank)), "differ in shapes")
+    raises(lambda: model(comm, micro_batches=1 + comm.rank).fit(pipelines.data()), "micro_batches")
+
+
+def check_saved_states_are_those_of_all_ranks(comm):
+    """One process goes on where several had come to, and the other way round."""
+    prefix = os.path.join(folder(comm), f"net{comm.rank}")
+    model(comm, num_epoch=2).fit(pipelines.data()).save(prefix, save_optimizer_states=True)
+    wanted = pipelines.whole()
+    settings = {name: pipelines.SETTINGS[name] for name in ("learning_rate", "momentum")}
+    found = FeedForward.load(prefix, 2, mx.cpu(), load_optimizer_states=True, **settings)
+    order = pipelines.data()
+    order.load_state_dict({**order.state_dict(), "epoch": 2, "position": 0})
+    found.fit(order, num_epoch=1, kvstore=None)
+    nets.assert_close(found.arg_params, wanted.arg_params)
+
+
+def images():
+    return ArrayIter(*nets.samples(32, (1, 8, 8)), 16)
+
+
+def check_a_pipeline_goes_on_from_a_checkpoint(comm):
+    """With BatchNorm's states; by as many ranks, and by one process."""
+    prefix, symbol, shapes = os.path.join(folder(comm), "net"), nets.conv_bn(), (16, 1, 8, 8)
+    if comm.size > 2:
+        return
+    settings = {"symbol": symbol, "cuts": ["bn1"], "shapes": {"data": shapes}}
+    keeper = create_multi_node_checkpointer(prefix, comm)
+    model(comm, num_epoch=2, **settings).fit(images(), checkpoint=keeper)
+    wanted = pipelines.whole(symbol, images, data=shapes)
+    found = model(comm, **settings).fit(images(), checkpoint=keeper, resume=True)
+    nets.assert_close(found.arg_params, wanted.arg_params)
+    nets.assert_close(found.aux_params, wanted.aux_params)
+    alone = comm.split(comm.rank)
+    if comm.rank == 0:
+        for epoch in (3,):
+            os.remove(f"{prefix}-rank0of{comm.size}-{epoch:04d}.json")
+        found = model(alone, ctx=[mx.cpu(0), mx.cpu(1)], **settings)
+        found.fit(images(), checkpoint=create_multi_node_checkpointer(prefix, alone), resume=True)
+        nets.assert_close(found.arg_params, wanted.arg_params)
+        nets.assert_close(found.aux_params, wanted.aux_params)
