@@ -5,7 +5,8 @@ finite if all its terms are (and below 1e36; for arrays of their own, whose squa
 below 1e18). The sums are read every so many steps, so that the device does not wait for the host.
 """
 
-from typing import Any, List, Tuple
+import functools
+from typing import Any, List, Sequence, Tuple
 
 import numpy as np
 
@@ -28,12 +29,8 @@ class Guard:
 
     def __init__(self, manager: Any):
         self._order = {name: i for i, name in enumerate(manager.param_names)}
-        self._watches = [
-            _watch(block, device)
-            for block in manager.blocks
-            for device in range(len(manager.ctx))
-            if _can_be_added(block)
-        ]
+        devices = range(len(manager.ctx))
+        self._watches = [watch for i in devices for watch in _watches(manager.blocks, i)]
         self._steps: List[Tuple[int, int]] = []
 
     def look(self, epoch: int, batch: int) -> None:
@@ -70,36 +67,47 @@ class Guard:
             )
 
 
+def _watches(blocks: Sequence[Block], device: int) -> List["_Watch"]:
+    """One for each block, and one for all arrays of a dtype that lie alone."""
+    watched = [block for block in blocks if _can_be_added(block)]
+    alone = [block for block in watched if block.layout is None]
+    kinds = dict.fromkeys(np.dtype(block.grads[device].dtype) for block in alone)
+    return [
+        *(_of_rows(block, device) for block in watched if block.layout is not None),
+        *(_of_arrays([b for b in alone if b.grads[device].dtype == k], device) for k in kinds),
+    ]
+
+
 def _can_be_added(block):
     grad = block.grads[0]
     return grad.stype == "default" and np.dtype(grad.dtype) in (np.float32, np.float64)
 
 
-def _watch(block: Block, device: int) -> "_Watch":
-    grad = block.grads[device]
-    if block.layout is None:
-        return _Watch([grad], block.names, [0])
-    rows = grad.reshape((-1, ROW))
+def _of_rows(block, device):
+    rows = block.grads[device].reshape((-1, ROW))
+    ones = mx.nd.ones((ROW,), rows.context, rows.dtype)
     first = [start // ROW for start in block.layout.starts]
-    return _Watch([rows, mx.nd.ones((ROW,), grad.context, grad.dtype)], block.names, first)
+    return _Watch(mx.nd.dot, [rows, ones], rows.shape[0], rows.dtype, block.names, first)
+
+
+def _of_arrays(blocks, device):
+    grads = [block.grads[device] for block in blocks]
+    add = functools.partial(mx.nd.multi_sum_sq, num_arrays=len(grads))
+    names = [block.names[0] for block in blocks]
+    return _Watch(add, grads, len(grads), np.float32, names, range(len(grads)))
 
 
 class _Watch:
-    """Sums of one block on one device: a row of sums each step, and the parameter of each sum."""
+    """Sums on one device: a row of sums each step, and the first sum of each parameter."""
 
-    def __init__(self, arrays, names, first):
-        self._arrays, self._names, self._first = arrays, names, first
+    def __init__(self, add, arrays, size, dtype, names, first):
+        self._add, self._arrays, self._names, self._first = add, arrays, names, first
         self._device = arrays[0].context
-        size = 1 if len(arrays) == 1 else arrays[0].shape[0]
-        dtype = "float32" if len(arrays) == 1 else arrays[0].dtype  # as multi_sum_sq gives
         self._sums = mx.nd.zeros((EVERY, size), self._device, dtype)
         self._slots = [self._sums[i] for i in range(EVERY)]
 
     def look(self, slot):
-        if len(self._arrays) == 1:
-            mx.nd.multi_sum_sq(self._arrays[0], num_arrays=1, out=self._slots[slot])
-        else:
-            mx.nd.dot(*self._arrays, out=self._slots[slot])
+        self._add(*self._arrays, out=self._slots[slot])
 
     def bad(self, steps):
         """(step, parameter, device) of the first step that has any, for each such parameter."""

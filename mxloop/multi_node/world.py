@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 SECONDS = "MXLOOP_MPI_SECONDS"
 LEFT = 1
 GRACE = 1.0  # what a rank sent before it ended still arrives
-AWAKE, LONGEST_NAP = 0.002, 0.001
+AWAKE, LONGEST_NAP = 0.02, 0.001
 
 _world: Optional["World"] = None
 
