@@ -191,7 +191,7 @@ MISTAKES = {
     "--lr-factor 2": "0 to 1",
     "--lr-step-epochs a,b": "'10,15'",
     "--lr-step-epochs 5,3": "'10,15'",
-    "--cpus 0": "at least 1",
+    "--cpus -1": "at least 0",
     "--gpus x": "'0,1'",
     "--gpus 0 --cpus 2": "not allowed",
     "--seed -1": "from 0",

@@ -148,7 +148,8 @@ def test_all_ending_well_is_code_0_and_a_caught_exit_is_no_end():
         pass
     print(comm.allreduce_obj(comm.rank))
     """
-    assert run_text(2, text) == (0, "1\n1\n")
+    code, output = run_text(2, text)
+    assert (code, output.split()) in [(0, ["1", "1"]), (0, ["11"])]  # two ranks' lines may mix
 
 
 @pytest.mark.slow
