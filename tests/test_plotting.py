@@ -134,7 +134,8 @@ def test_mistakes_are_drawn_the_surest_first(tmp_path, monkeypatch, channels):
     assert plotting.draw_mistakes(images, labels, probabilities, "x.png", most=2) == 3
     titles = [axes.get_title() for axes in figures[0].axes]
     assert titles == ["1 as 0 (95%)", "0 as 1 (70%)"]
-    assert "3 of 5 wrong; the 2 surest" in figures[0].get_suptitle()
+    title = figures[0]._suptitle.get_text()  # Python 3.8's Matplotlib has no get_suptitle
+    assert "3 of 5 wrong; the 2 surest" in title
 
 
 def test_where_there_are_no_mistakes_the_sheet_says_so(tmp_path):
