@@ -10,13 +10,16 @@ from mxloop.compat import mx
 def view(array: mx.nd.NDArray) -> np.ndarray:
     """Look at a dense CPU array's memory as NumPy, without a copy and without waiting.
 
-    It is the caller who knows that no operator still writes or reads it, and who keeps the array.
+    It is the caller who knows that no operator still writes or reads it. The array lives as long.
     """
-    pointer = ctypes.c_void_p()
-    mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
     dtype, shape = np.dtype(array.dtype), array.shape
     size = int(np.prod(shape, dtype=np.int64))
-    memory = (ctypes.c_byte * (size * dtype.itemsize)).from_address(pointer.value)
+    if size == 0:
+        return np.empty(shape, dtype)
+    pointer = ctypes.c_void_p()
+    mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
+    memory = (ctypes.c_char * (size * dtype.itemsize)).from_address(pointer.value)
+    memory.owner = array  # which frees the memory when it goes
     return np.frombuffer(memory, dtype, size).reshape(shape)
 
 

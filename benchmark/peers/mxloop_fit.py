@@ -1,7 +1,5 @@
 """mxloop: FeedForward.fit."""
 
-import inspect
-
 import stock
 import twins
 
@@ -32,11 +30,6 @@ def train(work, epoch_done):
         kvstore=work.kvstore,
         batch_end_callback=stock.speedometer(mxloop.callback, work),
         epoch_end_callback=end_of_epoch,
-        **_guard(model, work),
+        guard=work.guard,
     )
     return [model.arg_params[name].asnumpy() for name in stock.param_names(symbol)]
-
-
-def _guard(model, work):
-    known = "guard" in inspect.signature(model.fit).parameters
-    return {"guard": work.guard} if known else {}

@@ -16,9 +16,7 @@ except ImportError as error:
 def parse(argv=None):
     parser = cli.Parser(description=__doc__)
     saved.add_model_args(parser)
-    parser.add_argument("--data-val", help="RecordIO file, as make_rec.py packs")
-    parser.add_argument("--image-shape", type=images.shape, help="if the model does not tell")
-    parser.add_argument("--batch-size", type=cli.number(int, 1), default=64)
+    images.add_evaluation_args(parser)
     parser.add_argument("--most", type=cli.number(int, 1), default=40, help="images on the sheet")
     parser.add_argument("--confusion", default="confusion.png", help="where the matrix goes")
     parser.add_argument("--sheet", default="mistakes.png", help="where the wrong images go")

@@ -16,9 +16,7 @@ except ImportError as error:
 def parse(argv=None):
     parser = cli.Parser(description=__doc__)
     saved.add_model_args(parser)
-    parser.add_argument("--data-val", help="RecordIO file, as make_rec.py packs")
-    parser.add_argument("--image-shape", type=images.shape, help="if the model does not tell")
-    parser.add_argument("--batch-size", type=cli.number(int, 1), default=64)
+    images.add_evaluation_args(parser)
     parser.add_argument("--metrics", default="acc,ce", help="MXNet's names, with commas")
     parser.add_argument(
         "--top-k", type=cli.number(int, 0), default=5, help="also the top-k accuracy; 0: not"

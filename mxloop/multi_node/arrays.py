@@ -1,10 +1,10 @@
 """MXNet's arrays as memory that MPI can read and write."""
 
-import ctypes
 from typing import Any, List, Tuple, Union
 
 import numpy as np
 
+from mxloop import host
 from mxloop.compat import mx
 from mxloop.errors import ArgumentTypeError
 from mxloop.validation import names, shown
@@ -49,19 +49,7 @@ def view(array: mx.nd.NDArray) -> np.ndarray:
     It must not be read or written any more once the array is given to another operator.
     """
     mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(array.handle))
-    return memory(array)
-
-
-def memory(array: mx.nd.NDArray) -> np.ndarray:
-    """Like `view`, for who has the array for himself already."""
-    if array.size == 0:
-        return np.empty(array.shape, array.dtype)
-    pointer = ctypes.c_void_p()
-    mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
-    dtype = np.dtype(array.dtype)
-    buffer = (ctypes.c_char * (array.size * dtype.itemsize)).from_address(pointer.value)
-    buffer.owner = array  # which frees the memory when it goes
-    return np.frombuffer(buffer, dtype).reshape(array.shape)
+    return host.view(array)
 
 
 def is_on_cpu(array: Array) -> bool:
@@ -76,7 +64,7 @@ def to_memory(array: Array) -> Tuple[np.ndarray, Any]:
     if not is_on_cpu(array):
         return array.asnumpy(), None
     array.wait_to_read()
-    return memory(array), array
+    return host.view(array), array
 
 
 def empty(shape: Tuple[int, ...], dtype: str, is_mxnet: bool) -> Tuple[Array, np.ndarray]:

@@ -8,6 +8,7 @@ import ctypes
 import itertools
 from typing import Dict, NamedTuple, Optional
 
+from mxloop import host
 from mxloop.compat import mx
 from mxloop.errors import MXLoopError, PeerError
 from mxloop.multi_node import arrays as memory_of
@@ -93,7 +94,7 @@ class QueuedSums:
         """Make one sum; in a thread of the engine's, which has the array to itself."""
         if self._error is None:
             try:
-                self._communicator.sum_in_place([memory_of.memory(array)])
+                self._communicator.sum_in_place([host.view(array)])
             except MXLoopError as error:
                 self._error = error
                 failures.unraised[id(self)] = error

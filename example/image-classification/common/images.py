@@ -39,6 +39,13 @@ def add_image_args(parser):
     group.add_argument("--max-random-rotate-angle", type=number(int, 0, 180), default=0)
 
 
+def add_evaluation_args(parser):
+    """Add the flags that say what `to_evaluate` reads."""
+    parser.add_argument("--data-val", help="RecordIO file, as make_rec.py packs")
+    parser.add_argument("--image-shape", type=shape, help="if the model does not tell")
+    parser.add_argument("--batch-size", type=number(int, 1), default=64)
+
+
 def shape(text):
     """A type for `add_argument`: three numbers, as in '3,32,32'."""
     parts = text.split(",")
