@@ -64,6 +64,12 @@ def mlp() -> Net:
     return Net((784,), 10, (Dense(784, 128), relu, Dense(128, 64), relu, Dense(64, 10)))
 
 
+def wide() -> Net:
+    """An MLP whose time is spent in matrix products."""
+    relu = Activation("relu")
+    return Net((784,), 10, (Dense(784, 1024), relu, Dense(1024, 1024), relu, Dense(1024, 10)))
+
+
 def lenet() -> Net:
     tanh = Activation("tanh")
     maps = (Conv(1, 20, 5), tanh, MaxPool(2), Conv(20, 50, 5), tanh, MaxPool(2), Flatten())
@@ -100,7 +106,7 @@ def softmax(classes: int = 100_000, inputs: int = 32) -> Net:
     return Net((inputs,), classes, (Dense(inputs, classes),))
 
 
-NETS = {"mlp": mlp, "lenet": lenet, "resnet20": resnet20, "softmax": softmax}
+NETS = {"mlp": mlp, "wide": wide, "lenet": lenet, "resnet20": resnet20, "softmax": softmax}
 
 
 def shapes(layers: Sequence[Any]) -> List[Tuple[str, Tuple[int, ...]]]:

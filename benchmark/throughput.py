@@ -25,6 +25,7 @@ MODES = {
     "overhead": "Python's time a step and device, and CPU time / wall time",
     "softmax": "100,000 classes: cross-entropy metric against no metric",
     "guard": "what the check for NaN costs",
+    "amp": "FeedForward(amp='bfloat16') against float32",
     "checkpoint": "mxloop.save_checkpoint against mx.nd.save",
     "dist": "kvstore 'dist_sync' with 2 workers",
 }

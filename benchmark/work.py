@@ -33,6 +33,8 @@ class Work:
         Whether the loops that take callbacks have a Speedometer.
     guard : bool
         Whether mxloop looks for NaN in each step.
+    amp : str or None
+        What mxloop's matrix products compute in, where it is not float32.
     metric : str or None
     kvstore : str
     """
@@ -47,6 +49,7 @@ class Work:
     threads: Optional[int] = None
     callbacks: bool = True
     guard: bool = True
+    amp: Optional[str] = None
     metric: Optional[str] = "acc"
     kvstore: str = "local"
 

@@ -18,7 +18,7 @@ except InstallError:
     if not _is_command:  # a command tells it in one line
         raise
 else:
-    from mxloop import callback, data, errors, executor_manager, metric, model
+    from mxloop import amp, callback, data, errors, executor_manager, metric, model
     from mxloop.checkpoint import load_checkpoint, save_checkpoint
     from mxloop.devices import available_devices
     from mxloop.executor_manager import DataParallelExecutorManager
@@ -28,6 +28,7 @@ __all__ = [
     "DataParallelExecutorManager",
     "FeedForward",
     "__version__",
+    "amp",
     "available_devices",
     "callback",
     "data",

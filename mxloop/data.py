@@ -17,14 +17,16 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 
 import numpy as np
 
-from mxloop import host
 from mxloop.compat import mx
 from mxloop.errors import ArgumentError, ArgumentTypeError, DataError
+from mxloop.prefetch import Prefetch
 from mxloop.records import count_records
+from mxloop.rows import RowsBatch, Tables
 from mxloop.validation import SHOWN, check_known, check_seed, count, one_line, shown
 
 __all__ = [
     "ArrayIter",
+    "Prefetch",
     "RecordIter",
     "as_iterator",
     "load_digits28",
@@ -284,6 +286,7 @@ class ArrayIter(mx.io.DataIter):
         super().__init__(count("batch_size", batch_size))
         self._data = _as_arrays(data, data_name, "data", dtype)
         self._label = _as_arrays(label, label_name, "label", dtype)
+        self._tables = Tables(list(self._data.values()), list(self._label.values()))
         self.num_data = _check_together(self._data, self._label)
         self.last_batch = self._check_last_batch(last_batch)
         self.shuffle = bool(shuffle)
@@ -320,6 +323,7 @@ class ArrayIter(mx.io.DataIter):
         self.position = position
         self.order = np.concatenate([self._carried(epoch), self._permutation(epoch)])
         self._rows, self._pad = None, 0
+        self._numbers = None
 
     def __len__(self) -> int:
         """Number of batches in the present epoch."""
@@ -359,21 +363,33 @@ class ArrayIter(mx.io.DataIter):
         self.position += 1
         return True
 
+    def next(self) -> mx.io.DataBatch:
+        """Return the next batch; its arrays are gathered when somebody looks at them."""
+        if not self.iter_next():
+            raise StopIteration
+        return RowsBatch(self._tables, self._rows, self._numbers_of_rows(), self._pad)
+
+    def _numbers_of_rows(self):
+        """The real rows' numbers, for devices to take; an epoch's are copied to MXNet at once."""
+        if self._tables.shared is None:
+            return None
+        if self._numbers is None:
+            self._numbers = mx.nd.array(self.order, dtype="int64")
+        start = (self.position - 1) * self.batch_size
+        return self._numbers[start : start + len(self._rows) - self._pad]
+
     @property
     def labels_at_hand(self) -> List[np.ndarray]:
         """All labels, in the order of `provide_label`."""
         return list(self._label.values())
 
-    def _read(self, arrays):
-        return [host.gather(array, self._rows) for array in arrays.values()]
-
     def getdata(self) -> List[mx.nd.NDArray]:
         """The present batch's inputs, a list of NDArray."""
-        return self._read(self._data)
+        return self._tables.gather("data", self._rows)
 
     def getlabel(self) -> List[mx.nd.NDArray]:
         """The present batch's labels, a list of NDArray."""
-        return self._read(self._label)
+        return self._tables.gather("label", self._rows)
 
     def getindex(self) -> np.ndarray:
         """Sample numbers of the present batch's rows, padding included."""

@@ -1,16 +1,21 @@
 """One executor per device, bound for batches of one shape, on parameters that all shapes share."""
 
 import contextlib
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from mxloop import amp
 from mxloop.batch import batch_axis, join, num_rows, resized, rows_of
 from mxloop.blocks import Layout, is_dense, layouts
 from mxloop.compat import mx
 from mxloop.errors import ArgumentError, ArgumentTypeError, DataError, EngineError
 from mxloop.labels import label_names
+from mxloop.prepared import Prepared
+from mxloop.rows import RowsBatch, Tables
 from mxloop.validation import check_known, check_shape, names, one_dtype, one_line, shown
 
 GRAD_REQS = ("write", "add", "null")
+# Data sets whose operators are kept: a training has two, and loops may make one an epoch.
+MAX_TABLES = 4
 
 
 class DataParallelExecutorGroup:
@@ -30,6 +35,8 @@ class DataParallelExecutorGroup:
         For each device, where the groups of a network that spans several contexts go.
     owner : DataParallelExecutorGroup, optional
         The group whose parameters, gradients, states and memory are shared.
+    precision : {None, 'bfloat16'}
+        What layers compute in; see `mxloop.amp`.
     """
 
     def __init__(
@@ -41,8 +48,10 @@ class DataParallelExecutorGroup:
         grad_req: Dict[str, str],
         group2ctxs: Optional[List[dict]] = None,
         owner: Optional["DataParallelExecutorGroup"] = None,
+        precision: Optional[str] = None,
     ):
         self.symbol = symbol
+        self.output_names = symbol.list_outputs()
         self.ctx = ctx
         self.slices = slices
         self.inputs = inputs
@@ -52,6 +61,9 @@ class DataParallelExecutorGroup:
             {name: grad_req.get(name, "null") for name in symbol.list_arguments()},
             set(symbol.list_arguments()) - self._of_batch,
         )
+        # Types are inferred from the network without casts, through which MXNet infers none.
+        adding = [name for name, req in self._grad_req.items() if req == "add"]
+        self._computed = amp.convert(symbol, precision, adding)
         self._group2ctxs = group2ctxs or [None] * len(ctx)
         self.layouts: List[Layout] = []
         self.arenas: Dict[Any, List[mx.nd.NDArray]] = {}
@@ -61,10 +73,8 @@ class DataParallelExecutorGroup:
         bound = self.active if owner else range(len(ctx))
         with one_line("bind the network"), one_dtype(inputs):
             self.execs = {i: self._bind(i, max(sizes[i], 1), owner) for i in bound}
-        self._places = [
-            (batch_axis(d), [(slices[i], self.execs[i].arg_dict[d.name]) for i in self.active])
-            for d in inputs
-        ]
+        self._places = [(batch_axis(d), self._copies_to(d.name)) for d in inputs]
+        self._takes: Dict[Tables, Optional[List[Tuple[slice, Prepared]]]] = {}
         self.output_axes = [
             _axis_of(symbol[i].attr("__layout__"), axis)
             for i, axis in enumerate(_growing_axes(symbol, inputs))
@@ -82,7 +92,7 @@ class DataParallelExecutorGroup:
             found = _arguments(self.symbol, descs) if plain else None
             if found is not None:
                 return self._bind_blocks(device, *found)
-            return self.symbol.simple_bind(
+            return self._computed.simple_bind(
                 ctx,
                 grad_req=self._grad_req,
                 type_dict={desc.name: desc.dtype for desc in descs},
@@ -108,7 +118,7 @@ class DataParallelExecutorGroup:
                 if self._grad_req[name] != "null":
                     grads[name] = mx.nd.zeros(shape, ctx, dtypes[name])
         states = {name: mx.nd.zeros(shape, ctx, dtype) for name, (shape, dtype) in aux.items()}
-        return self.symbol.bind(ctx, args, grads, self._grad_req, states)
+        return self._computed.bind(ctx, args, grads, self._grad_req, states)
 
     def _bind_shared(self, device, shapes, owner):
         """Bind to the owner's arrays; only those with the batch's shape are new."""
@@ -126,7 +136,7 @@ class DataParallelExecutorGroup:
                 shared = None if name in self._of_batch else owner.grad_dict.get(name)
                 grads[name] = mx.nd.zeros_like(args[name]) if shared is None else shared
         aux = {name: _owned(name, owner.aux_dict) for name in self.symbol.list_auxiliary_states()}
-        return self.symbol.bind(
+        return self._computed.bind(
             self.ctx[device],
             args,
             args_grad=grads,
@@ -136,11 +146,52 @@ class DataParallelExecutorGroup:
             shared_exec=owner,
         )
 
+    def _copies_to(self, name):
+        """For each device its rows of an input, and the copy that takes them there."""
+        places = [(self.slices[i], self.execs[i].arg_dict[name]) for i in self.active]
+        return [(part, Prepared("_copyto", [place], [place])) for part, place in places]
+
     def load(self, arrays: List[mx.nd.NDArray]) -> None:
         """Copy each device's rows of the inputs to it; asynchronous."""
-        for array, (axis, places) in zip(arrays, self._places):
-            for part, place in places:
-                rows_of(array, part, axis).copyto(place)
+        for array, (axis, copies) in zip(arrays, self._places):
+            for part, copy in copies:
+                copy.on(rows_of(array, part, axis))
+
+    def take(self, batch: RowsBatch, sources: Sequence[Tuple[str, int]]) -> bool:
+        """Let the devices take their rows of the inputs themselves; asynchronous.
+
+        Returns
+        -------
+        bool
+            Whether they can: not other than CPUs, nor where a dtype has to change.
+        """
+        if batch.tables not in self._takes:
+            if len(self._takes) == MAX_TABLES:
+                self._takes.clear()
+            self._takes[batch.tables] = self._takes_of(batch.tables.shared, sources)
+        takes = self._takes[batch.tables]
+        if takes is None:
+            return False
+        for part, take in takes:
+            take.on(rows_of(batch.numbers, part, 0), 1)
+        return True
+
+    def _takes_of(self, shared, sources):
+        """For each input and device its rows, and the operator that takes them."""
+        if shared is None:
+            return None
+        takes = []
+        for desc, (kind, i), (axis, copies) in zip(self.inputs, sources, self._places):
+            table, places = (
+                shared[kind][i],
+                [self.execs[d].arg_dict[desc.name] for d in self.active],
+            )
+            if axis or not all(_can_take(table, place) for place in places):
+                return None
+            for (part, _), place in zip(copies, places):
+                operator = Prepared("take", [table, table], [place], axis=0, mode="clip")
+                takes.append((part, operator))
+        return takes
 
     def forward(self, is_train: bool) -> None:
         """Run all devices that have rows; asynchronous."""
@@ -181,6 +232,14 @@ class DataParallelExecutorGroup:
             join([self.execs[i].grad_dict[name] for i in self.active], axes[name], self.ctx[0])
             for name in data_names
         ]
+
+
+def _can_take(table, place):
+    return (
+        place.context.device_type == "cpu"
+        and place.dtype == table.dtype
+        and place.shape[1:] == table.shape[1:]
+    )
 
 
 def _arguments(symbol, descs):

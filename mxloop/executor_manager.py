@@ -11,6 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
+from mxloop import amp as precision
 from mxloop import labels as label_rules
 from mxloop import metric as metrics
 from mxloop import monitor as monitors
@@ -30,6 +31,8 @@ from mxloop.blocks import Block
 from mxloop.compat import mx
 from mxloop.errors import DataError, EngineError, StateError
 from mxloop.executor_group import DataParallelExecutorGroup, grad_reqs, group_contexts
+from mxloop.rows import RowsBatch
+from mxloop.tray import Outcome, Tray, trays_for
 from mxloop.validation import (
     check_arrays,
     check_known,
@@ -101,22 +104,6 @@ class _Plan(NamedTuple):
     sources: List[Tuple[str, int]]
 
 
-class Outcome(NamedTuple):
-    """What a metric reads of one batch: real rows only, in sample order.
-
-    Attributes
-    ----------
-    pairs : list of str or None
-        The label of each output, as `mxloop.metric.pair_labels` finds it.
-    labels : dict of str to NDArray
-    outputs : list of (str, NDArray)
-    """
-
-    pairs: List[Optional[str]]
-    labels: Dict[str, mx.nd.NDArray]
-    outputs: List[Tuple[str, mx.nd.NDArray]]
-
-
 class DataParallelExecutorManager:
     """Run a network on several devices as if they were one.
 
@@ -143,6 +130,8 @@ class DataParallelExecutorManager:
         Where the groups of a network that spans several contexts go; a list has one dict a device.
     inputs_need_grad : bool
         Whether `get_input_grads` shall work.
+    amp : {None, 'bfloat16'}
+        What matrix products and convolutions compute in; see `mxloop.amp`.
 
     Attributes
     ----------
@@ -177,8 +166,11 @@ class DataParallelExecutorManager:
         fixed_param_names: Optional[List[str]] = None,
         group2ctxs: Any = None,
         inputs_need_grad: bool = False,
+        amp: Optional[str] = None,
     ):
         self.ctx = contexts(ctx)
+        precision.check(amp, self.ctx, group2ctxs)
+        self._amp = amp
         self._loads = work_loads(
             [1] * len(self.ctx) if work_load_list is None else work_load_list, len(self.ctx)
         )
@@ -193,6 +185,7 @@ class DataParallelExecutorManager:
         self._labels = as_descs(train_data.provide_label)
         self._check_data_names()
         self._label_names = label_rules.label_names(self.symbol)
+        self._wanted_labels = self._labels_nobody_feeds()
         self.param_names = param_names or self._parameters()
         self._check_given(param_names, aux_names)
         self._inputs_need_grad = inputs_need_grad
@@ -241,9 +234,7 @@ class DataParallelExecutorManager:
         others = {desc.name for desc in self._data + self._labels} | set(self._label_names)
         return [name for name in self.arg_names if name not in others]
 
-    @property
-    def _wanted_labels(self):
-        """Labels of the network that nobody feeds."""
+    def _labels_nobody_feeds(self):
         fed = {desc.name for desc in self._data + self._labels}
         return [name for name in self._label_names if name not in fed]
 
@@ -260,7 +251,7 @@ class DataParallelExecutorManager:
     def _bind_owner(self):
         self._owner: Optional[DataParallelExecutorGroup] = None
         self._present = self._bound_for(self._default_key, self._data, self._labels)
-        self._owner = group = self._group
+        self._owner = group = self.group
         self._label_descs = self._labels
         self.num_samples = num_rows(self._data)
         execs = [group.execs[i] for i in range(len(self.ctx))]
@@ -311,6 +302,7 @@ class DataParallelExecutorManager:
             self._grad_req,
             self._group2ctxs,
             self._owner,
+            self._amp,
         )
         if self._monitor is not None:
             monitors.watch(self._monitor, group.execs, self.ctx)
@@ -319,15 +311,21 @@ class DataParallelExecutorManager:
         return _Bound(group, pairs, label_rules.class_rules(symbol, shapes), lacks)
 
     @property
-    def _group(self):
+    def group(self) -> DataParallelExecutorGroup:
+        """The executors for the present batch's shape."""
         return self._present.group
 
     @property
     def slices(self) -> List[slice]:
         """The present batch's rows, one slice a device."""
-        return self._group.slices
+        return self.group.slices
 
     # Parameters
+
+    @property
+    def adds_gradients(self) -> bool:
+        """Whether `backward` adds to the gradients of the batches before (``grad_req='add'``)."""
+        return "add" in self._grad_req.values()
 
     def set_params(
         self,
@@ -426,11 +424,12 @@ class DataParallelExecutorManager:
         self._present, self._label_descs, self.num_samples, sources = plan
         self._ran = None
         with one_line("load a batch"):
-            self._group.load([dense(getattr(data_batch, kind)[i]) for kind, i in sources])
+            if not (_is_unseen(data_batch) and self.group.take(data_batch, sources)):
+                self.group.load([dense(getattr(data_batch, kind)[i]) for kind, i in sources])
 
     def _plan_of(self, batch):
         """Where a batch's arrays go; found out at the first batch of its kind, then kept."""
-        look = _look(batch)
+        look = batch.look if _is_unseen(batch) else _look(batch)
         if look not in self._plans:
             plan = self._plan(batch)
             if look is None:
@@ -467,8 +466,8 @@ class DataParallelExecutorManager:
             if is_train != self._is_train:
                 self._change_mode(is_train)
             if is_train:
-                self._stepped.update(self._group.active)
-            self._group.forward(is_train)
+                self._stepped.update(self.group.active)
+            self.group.forward(is_train)
         self._ran = is_train
 
     def _change_mode(self, is_train):
@@ -501,13 +500,15 @@ class DataParallelExecutorManager:
                 "backward() needs forward(is_train=True) of the present batch before it"
             )
         with one_line("run the network backward", EngineError):
-            self._group.backward(out_grads)
+            self.group.backward(out_grads)
         self._zero_unwritten()
 
     def _zero_unwritten(self):
         """Zero what this batch did not write, lest an earlier gradient count again."""
         devices = range(len(self.ctx))
-        idle = [i for i in devices if i not in self._group.active]
+        idle = [i for i in devices if i not in self.group.active]
+        if not idle and not self._present.lacks:
+            return
         for name, grads in zip(self.param_names, self.grad_arrays):
             if self._grad_req[name] == "write":
                 for i in devices if name in self._present.lacks else idle:
@@ -523,7 +524,7 @@ class DataParallelExecutorManager:
         """
         if self._ran is None:
             raise StateError("the present batch has no outputs yet; call forward() before")
-        return self._group.outputs(self.ctx[0] if ctx is None else ctx)
+        return self.group.outputs(self.ctx[0] if ctx is None else ctx)
 
     def get_input_grads(self) -> List[mx.nd.NDArray]:
         """Gradients of the data, real rows in sample order, as new arrays (`inputs_need_grad`)."""
@@ -531,7 +532,7 @@ class DataParallelExecutorManager:
             raise StateError(
                 "gradients of the inputs need inputs_need_grad=True in the constructor"
             )
-        return self._group.input_grads([desc.name for desc in self._data])
+        return self.group.input_grads([desc.name for desc in self._data])
 
     def check_label_values(self, labels: Optional[Sequence[mx.nd.NDArray]]) -> None:
         """Raise DataError if a label of the present batch is NaN or no class of the network.
@@ -593,8 +594,15 @@ class DataParallelExecutorManager:
         real = dict(zip([desc.name for desc in self._label_descs], self._real_labels(came)))
         if ctx is not None:  # iterators may write their next labels into the same arrays
             real = {name: label.copyto(ctx) for name, label in real.items()}
-        outputs = list(zip(self._group.symbol.list_outputs(), self.get_outputs(ctx)))
+        outputs = list(zip(self.group.output_names, self.get_outputs(ctx)))
         return Outcome(self._present.pairs, real, outputs)
+
+    def new_trays(self, ctx: mx.Context) -> Optional[List[Tray]]:
+        """Two trays on `ctx` for batches like the present one, which has run.
+
+        None where a metric must see such batches one by one; see `mxloop.tray`.
+        """
+        return trays_for(self.group, self._present.pairs, ctx)
 
     def picked(self, ctx: mx.Context) -> Optional[Outcome]:
         """What is left of an `outcome` for metrics that read the true class's probability only.
@@ -602,7 +610,7 @@ class DataParallelExecutorManager:
         It is picked on the devices, as columns of its own, which all labels then number 0; None
         where outputs and labels are not of shapes (rows, classes) and (rows,).
         """
-        group, pairs = self._group, self._present.pairs
+        group, pairs = self.group, self._present.pairs
         outputs = []
         for i, label in enumerate(pairs):
             out = group.execs[group.active[0]].outputs[i]
@@ -610,8 +618,7 @@ class DataParallelExecutorManager:
                 return None
             outputs.append(group.picked(i, label, ctx).reshape((-1, 1)))
         labels = {label: mx.nd.zeros((self.num_samples,), ctx) for label in pairs}
-        names = group.symbol.list_outputs()
-        return Outcome(pairs, labels, list(zip(names, outputs)))
+        return Outcome(pairs, labels, list(zip(group.output_names, outputs)))
 
     def _check_counted(self, labels):
         came, wanted = len(labels or ()), len(self._label_descs or self._label_names)
@@ -632,6 +639,10 @@ class DataParallelExecutorManager:
         monitors.install(monitor, self._owner.execs, self.ctx)
         for bound in self._bound.values():
             monitors.watch(monitor, bound.group.execs, self.ctx)
+
+
+def _is_unseen(batch):
+    return isinstance(batch, RowsBatch) and batch.is_unseen
 
 
 def _look(batch):

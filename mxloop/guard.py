@@ -5,7 +5,6 @@ finite if all its terms are (and below 1e36; for arrays of their own, whose squa
 below 1e18). The sums are read every so many steps, so that the device does not wait for the host.
 """
 
-import functools
 from typing import Any, List, Sequence, Tuple
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from mxloop.blocks import ROW, Block
 from mxloop.compat import mx
 from mxloop.errors import DivergedError
+from mxloop.prepared import Prepared
 from mxloop.validation import shown
 
 # Steps from one reading to the next.
@@ -87,27 +87,26 @@ def _of_rows(block, device):
     rows = block.grads[device].reshape((-1, ROW))
     ones = mx.nd.ones((ROW,), rows.context, rows.dtype)
     first = [start // ROW for start in block.layout.starts]
-    return _Watch(mx.nd.dot, [rows, ones], rows.shape[0], rows.dtype, block.names, first)
+    return _Watch(rows.shape[0], rows.dtype, block.names, first, "dot", [rows, ones])
 
 
 def _of_arrays(blocks, device):
     grads = [block.grads[device] for block in blocks]
-    add = functools.partial(mx.nd.multi_sum_sq, num_arrays=len(grads))
-    names = [block.names[0] for block in blocks]
-    return _Watch(add, grads, len(grads), np.float32, names, range(len(grads)))
+    names, count = [block.names[0] for block in blocks], len(grads)
+    return _Watch(count, np.float32, names, range(count), "multi_sum_sq", grads, num_arrays=count)
 
 
 class _Watch:
     """Sums on one device: a row of sums each step, and the first sum of each parameter."""
 
-    def __init__(self, add, arrays, size, dtype, names, first):
-        self._add, self._arrays, self._names, self._first = add, arrays, names, first
+    def __init__(self, size, dtype, names, first, operator, arrays, **settings):
+        self._names, self._first = names, first
         self._device = arrays[0].context
         self._sums = mx.nd.zeros((EVERY, size), self._device, dtype)
-        self._slots = [self._sums[i] for i in range(EVERY)]
+        self._looks = [Prepared(operator, arrays, [row], **settings) for row in self._sums]
 
     def look(self, slot):
-        self._add(*self._arrays, out=self._slots[slot])
+        self._looks[slot]()
 
     def bad(self, steps):
         """(step, parameter, device) of the first step that has any, for each such parameter."""

@@ -187,6 +187,16 @@ def _with(**fields: Check) -> Check:
     )
 
 
+def _gathered(value):
+    """How much waits for an update: fewer batches than one is made of, and samples in each."""
+    numbers = _with(accumulate=_whole, batches=_whole, samples=_whole)
+    return numbers(value) and (
+        value["batches"] < value["accumulate"]
+        and value["batches"] <= value["samples"]
+        and bool(value["batches"]) == bool(value["samples"])
+    )
+
+
 def _word(value):
     return _whole(value, 2**32 - 1)
 
@@ -226,6 +236,7 @@ FIELDS: Dict[str, Check] = {
 }
 OPTIONAL: Dict[str, Check] = {
     "input_shapes": _either(_dict_of(_list_of(_whole))),
+    "gathered": _either(_gathered),
 }
 # What `mxloop.resume` takes down, and when a Checkpoint wrote it.
 TRAINING: Dict[str, Check] = {

@@ -7,13 +7,13 @@ somebody looks.
 
 import collections
 import copy
-from typing import Any, Deque, List, Optional, Sequence
+from typing import Any, Deque, Dict, Iterable, List, Optional
 
 from mxloop import cpu, threads
 from mxloop import metric as metrics
 from mxloop.compat import mx
 from mxloop.errors import EngineError
-from mxloop.executor_manager import Outcome
+from mxloop.tray import Outcome, Tray
 from mxloop.validation import reason
 
 # Operators of metrics run here: on the devices' own contexts they would wait behind the next step.
@@ -24,8 +24,6 @@ ASIDE = mx.cpu(len(cpu.cpus()) + 1)
 WHOLE = (mx.metric.Accuracy, mx.metric.TopKAccuracy, mx.metric.CompositeEvalMetric)
 # These read one value a row, the true class's: the device picks it from outputs of any width.
 PICKED = (mx.metric.CrossEntropy, mx.metric.NegativeLogLikelihood)
-MANY = 16  # batches
-FEW = 1024  # columns: larger outputs would only be kept, and copied, for nothing
 
 
 class Meter:
@@ -49,38 +47,62 @@ class Meter:
         self.metric = metric
         self.shown = copy.deepcopy(metric) if shown_apart else metric
         self._waiting: Deque[Outcome] = collections.deque()
+        self._trays: Dict[Any, Optional[List[Tray]]] = {}
         self._is_counting = False
         self._adds_up = all(type(leaf) in WHOLE for leaf in metrics.leaves(metric))
         self._picks = type(metric) in PICKED
 
     def reset(self) -> None:
         """Start an epoch."""
-        self._waiting.clear()
-        for metric in self.each():
+        self._forget()
+        for metric in self._both():
             metric.reset()
 
-    def update(self, manager: Any, labels: Optional[Sequence[mx.nd.NDArray]]) -> None:
-        """Take down the manager's present batch, and count the one before; waits for that one."""
+    def _forget(self):
+        self._waiting.clear()
+        for tray in self._all_trays():
+            tray.empty()
+
+    def _all_trays(self):
+        return [tray for trays in self._trays.values() if trays for tray in trays]
+
+    def update(self, manager: Any, batch: mx.io.DataBatch) -> None:
+        """Take down the manager's present batch, and count earlier ones; waits for those only."""
+        trays = self._trays_of(manager) if self._adds_up else None
+        if trays:
+            self._take(trays)
+            return
         outcome = manager.picked(ASIDE) if self._picks else None
-        outcome = outcome or manager.outcome(labels, ASIDE)
-        self._waiting.append(outcome)
-        if len(self._waiting) > self._patience(outcome):
-            self._count(len(self._waiting) - 1)
+        self._waiting.append(outcome or manager.outcome(batch.label, ASIDE))
+        if len(self._waiting) > 1:
+            self._count([self._waiting.popleft()])
+
+    def _trays_of(self, manager):
+        if manager.group not in self._trays:
+            self._trays[manager.group] = manager.new_trays(ASIDE)
+        return self._trays[manager.group]
+
+    def _take(self, trays):
+        trays[0].take()
+        if trays[1].is_full:
+            self._count([trays[1].empty()])
+        if trays[0].is_full:
+            trays.reverse()
 
     def flush(self) -> None:
         """Count what waits; waits for the devices."""
-        if self._waiting and not self._is_counting:
-            self._count(len(self._waiting))
+        if self._is_counting:
+            return
+        taken = [tray.empty() for tray in self._all_trays() if not tray.is_empty]
+        if taken or self._waiting:
+            waiting = [*taken, *self._waiting]
+            self._waiting.clear()
+            self._count(waiting)
 
-    def _patience(self, outcome):
-        """Batches that may wait, to be counted at one go where that gives the same counts."""
-        return MANY if self._adds_up and _is_plain(outcome) else 1
-
-    def _count(self, number):
-        outcomes = [self._waiting.popleft() for _ in range(number)]
+    def _count(self, outcomes: Iterable[Outcome]):
         self._is_counting = True  # a metric looks at its own counts
         try:
-            for outcome in _joined(outcomes) if self._adds_up else outcomes:
+            for outcome in outcomes:
                 for metric in self._both():
                     metrics.update(metric, *outcome)
         except mx.base.MXNetError as error:
@@ -106,43 +128,9 @@ class Meter:
 
     def __exit__(self, *_: Any) -> None:
         self._waiting.clear()
+        self._trays.clear()
         for metric, kind in self._kinds:
             metric.__class__ = kind
-
-
-def _is_plain(outcome):
-    """Whether all arrays of a batch are small, and have a row a sample."""
-    outputs = [array.shape for _, array in outcome.outputs]
-    labels = [array.shape for array in outcome.labels.values()]
-    rows = {shape[0] for shape in outputs + labels}
-    return (
-        len(rows) == 1
-        and all(len(s) == 2 and s[1] <= FEW for s in outputs)
-        and all(len(s) == 1 for s in labels)
-    )
-
-
-def _joined(outcomes):
-    """Batches whose rows can stand below each other, as one."""
-    if len(outcomes) == 1 or not all(map(_is_plain, outcomes)):
-        return outcomes
-    first = outcomes[0]
-    if any(_kinds_of(each) != _kinds_of(first) for each in outcomes):
-        return outcomes
-    labels = {name: _below([each.labels[name] for each in outcomes]) for name in first.labels}
-    outputs = [
-        (name, _below([each.outputs[i][1] for each in outcomes]))
-        for i, (name, _) in enumerate(first.outputs)
-    ]
-    return [first._replace(labels=labels, outputs=outputs)]
-
-
-def _kinds_of(outcome):
-    return outcome.pairs, {name: array.dtype for name, array in outcome.labels.items()}
-
-
-def _below(arrays):
-    return mx.nd.concat(*[array.as_in_context(ASIDE) for array in arrays], dim=0)
 
 
 def _looked_at(kind, look):

@@ -1,19 +1,20 @@
-"""The pieces of a training loop as functions, and `FeedForward`, which puts them together.
+"""`FeedForward`, which puts the pieces of a training loop together; and those pieces by name.
 
-The loop itself, `train`, stands in training.py.
+They stand in initialisation.py (parameters to begin with), stores.py (kvstores, and one step with
+them), update.py (the step that `fit` makes) and training.py (the loop itself).
 """
 
 import contextlib
 import itertools
 import logging
 import random
-import weakref
 from types import SimpleNamespace
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 
-from mxloop import checkpoint, distributed, passes, states_format
+from mxloop import amp as precision
+from mxloop import checkpoint, passes, states_format
 from mxloop import metric as metrics
 from mxloop import optimizer as optimizers
 from mxloop import resume as resuming
@@ -31,28 +32,29 @@ from mxloop.errors import (
     PeerError,
     StateError,
 )
-from mxloop.executor_manager import (
-    DataParallelExecutorManager,
-    as_descs,
-    check_params,
-    sum_arrays,
-)
+from mxloop.executor_manager import DataParallelExecutorManager, as_descs
 from mxloop.from_gluon import convert
 from mxloop.heads import predictions
+from mxloop.initialisation import Params, init_params
 from mxloop.labels import label_names
-from mxloop.log import say
 from mxloop.meter import Meter
+from mxloop.stores import (
+    KVSTORES,
+    LARGE_PARAMETER,
+    create_kvstore,
+    initialize_kvstore,
+    update_params,
+    update_params_on_kvstore,
+)
 from mxloop.training import labels_need_looks, run_epoch, start_counting, train
-from mxloop.updater import BlockUpdater
+from mxloop.update import Update
 from mxloop.validation import (
     check_arrays,
-    check_known,
     check_seed,
     check_symbol,
     check_watchers,
     contexts,
     count,
-    did_you_mean,
     names,
     not_finite,
     one_line,
@@ -60,513 +62,19 @@ from mxloop.validation import (
     shown,
 )
 
-logger = logging.getLogger(__name__)
-
-Params = Dict[str, mx.nd.NDArray]
-Arrays = Sequence[Sequence[Optional[mx.nd.NDArray]]]
-
-KVSTORES = (
-    "local",
-    "local_update_cpu",
-    "local_allreduce_cpu",
-    "local_allreduce_device",
-    "device",
-    "nccl",
-    "dist_sync",
-    "dist_device_sync",
-    "dist_sync_device",
-    "dist_async",
-    "dist_async_device",
-    "dist",
-    "mpi",
-)
-LARGE_PARAMETER = 1 << 24
-
-# --- Setting up ---------------------------------------------------------------------------------
-
-
-def create_kvstore(kvstore: Any, num_device: int, arg_params: Params) -> Tuple[Optional[Any], bool]:
-    """Choose the store that adds up gradients, and where parameters are updated.
-
-    Parameters
-    ----------
-    kvstore : None, str or KVStore
-        A name among 'local', 'device', 'nccl', 'dist_sync', 'dist_async' and their variants, 'mpi',
-        or one registered with `mx.kvstore.KVStoreBase`.
-    num_device : int
-    arg_params : dict of str to NDArray
-
-    Returns
-    -------
-    kvstore : KVStore or None
-        None where one device works alone.
-    update_on_kvstore : bool
-        Whether the store updates the parameters; not so for 'local' with a parameter of more than
-        16M elements, for a store without optimizers, and where MXNET_UPDATE_ON_KVSTORE=0.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError, StateError
-        If the name is not known, or a 'dist' store lacks its environment.
-    """
-    if kvstore is None:
-        return None, False
-    if isinstance(kvstore, str):
-        _check_kvstore_name(kvstore)
-        if num_device == 1 and "dist" not in kvstore and kvstore != "mpi":
-            return None, False
-        store = _store_of(kvstore)
-    elif isinstance(kvstore, mx.kvstore.KVStoreBase):
-        store = kvstore
-    else:
-        raise ArgumentTypeError(
-            f"kvstore is {shown(repr(kvstore))}; pass None, a KVStore, "
-            "or a name, as 'local' or 'device'"
-        )
-    on_store = mx.util.getenv("MXNET_UPDATE_ON_KVSTORE") != "0"
-    if kvstore == "local":
-        if not isinstance(arg_params, dict):
-            raise ArgumentTypeError(
-                f"arg_params is {shown(repr(arg_params))}; pass a dict of parameter name to NDArray"
-            )
-        on_store = on_store and all(p.size <= LARGE_PARAMETER for p in arg_params.values())
-    return store, on_store and store.is_capable(mx.kvstore.KVStoreBase.OPTIMIZER)
-
-
-def _check_kvstore_name(name):
-    known = {*KVSTORES, *mx.kvstore.KVStoreBase.kv_registry}
-    if name not in known:
-        raise ArgumentError(f"{shown(repr(name))} is no kvstore; {did_you_mean(name, known)}")
-
-
-def _store_of(name):
-    if "async" in name and mx.util.getenv("MXNET_UPDATE_ON_KVSTORE") == "0":
-        raise ArgumentError(
-            f"kvstore {name!r} updates on its servers, which MXNET_UPDATE_ON_KVSTORE=0 forbids; "
-            "unset that, or use 'dist_sync'"
-        )
-    if name.startswith("dist"):
-        return distributed.create(name)
-    if name == "mpi":
-        from mxloop.multi_node import kvstore  # which needs mpi4py, where there are several ranks
-
-        return kvstore.shared()
-    with one_line(f"create the kvstore {name!r}"):
-        return mx.kv.create(name)
-
-
-def init_params(
-    symbol: mx.sym.Symbol,
-    inputs: Any,
-    initializer: Callable,
-    arg_params: Optional[Params] = None,
-    aux_params: Optional[Params] = None,
-    allow_extra_params: bool = False,
-) -> Tuple[Params, Params]:
-    """Make a network's parameters and auxiliary states: given ones copied, the rest initialised.
-
-    Parameters
-    ----------
-    symbol : Symbol
-    inputs : list of DataDesc or (name, shape), or dict of name to shape
-        All data and labels.
-    initializer : callable(InitDesc, NDArray)
-        As those of `mx.init`; what a variable's own ``init=`` says comes first.
-    arg_params, aux_params : dict of str to NDArray, optional
-    allow_extra_params : bool
-        Whether unknown names among the given ones are left out without an error.
-
-    Returns
-    -------
-    arg_params, aux_params : dict of str to NDArray
-        New arrays on the CPU.
-
-    Raises
-    ------
-    DataError
-        If a given array has an unknown name or another shape, or shapes cannot be inferred.
-    """
-    if not inputs:
-        raise ArgumentError(
-            f"inputs is {inputs!r}; pass the name and shape of all data and labels, as "
-            "{'data': (32, 10), 'softmax_label': (32,)}"
-        )
-    shapes, aux_shapes = _infer(symbol, _input_descs(inputs))
-    attrs = symbol.attr_dict()
-    made = []
-    check_arrays("arg_params", {} if arg_params is None else arg_params, finite=True)
-    check_arrays("aux_params", {} if aux_params is None else aux_params, finite=True)
-    for wanted, given in ((shapes, arg_params), (aux_shapes, aux_params)):
-        given = given or {}
-        check_params(wanted, given, allow_missing=True, allow_extra=allow_extra_params)
-        made.append(
-            {
-                name: _parameter(name, array, given.get(name), initializer, attrs)
-                for name, array in wanted.items()
-            }
-        )
-    _say_initialised(made, arg_params, aux_params)
-    return made[0], made[1]
-
-
-def _say_initialised(made, arg_params, aux_params):
-    if arg_params or aux_params:
-        new = [
-            n for n in [*made[0], *made[1]] if n not in {**(arg_params or {}), **(aux_params or {})}
-        ]
-        if new:
-            say(logger, f"initialised {names(new, 200)}; the other parameters are the given ones")
-
-
-def _input_descs(inputs):
-    return as_descs(inputs.items() if isinstance(inputs, dict) else inputs)
-
-
-def _infer(symbol, descs):
-    """Name -> (array on the CPU,) for each parameter and auxiliary state, not filled yet."""
-    with one_line("infer the shapes of the network"):
-        arg_shapes, _, aux_shapes = symbol.infer_shape(
-            **{d.name: d.shape for d in _known(symbol, descs)}
-        )
-        arg_types, _, aux_types = symbol.infer_type(
-            **{d.name: d.dtype for d in _known(symbol, descs)}
-        )
-    if arg_shapes is None:
-        raise DataError(
-            f"the shapes of {names([d.name for d in descs])} do not determine those of the "
-            "network; give the shapes of all inputs"
-        )
-    others = {d.name for d in descs} | set(label_names(symbol))
-    arrays = [
-        {
-            name: (mx.nd.zeros(shape, mx.cpu(), dtype),)
-            for name, shape, dtype in zip(wanted, shapes, types)
-            if name not in others
-        }
-        for wanted, shapes, types in (
-            (symbol.list_arguments(), arg_shapes, arg_types),
-            (symbol.list_auxiliary_states(), aux_shapes, aux_types),
-        )
-    ]
-    return arrays[0], arrays[1]
-
-
-def _known(symbol, descs):
-    arguments = set(symbol.list_arguments())
-    return [desc for desc in descs if desc.name in arguments]
-
-
-def _parameter(name, arrays, given, initializer, attrs):
-    (array,) = arrays
-    if given is not None:
-        array[:] = given
-    else:
-        _fill(name, array, initializer, attrs.get(name))
-    return array
-
-
-def _fill(name, array, initializer, attrs):
-    try:
-        initializer(mx.init.InitDesc(name, attrs), array)
-    except ValueError as error:
-        if "Unknown initialization pattern" not in str(error):
-            raise
-        raise DataError(
-            f"nothing says what {shown(repr(name))} begins with: if it is an input or a label, let "
-            "the data bring it under that name; if a parameter, give its variable an init="
-        ) from error
-
-
-def initialize_kvstore(
-    kvstore: Any,
-    param_arrays: Arrays,
-    arg_params: Params,
-    param_names: Sequence[str],
-    update_on_kvstore: bool,
-) -> None:
-    """Put the parameters into a store, and the store's (rank 0's) onto all devices.
-
-    Parameters
-    ----------
-    kvstore : KVStore
-    param_arrays : list of list of NDArray
-        By parameter, then by device.
-    arg_params : dict of str to NDArray
-    param_names : list of str
-        The keys, in the order of `param_arrays`.
-    update_on_kvstore : bool
-        As `create_kvstore` said; a 'dist' store wants ``set_optimizer`` before this.
-    """
-    for name, on_devices in zip(param_names, param_arrays):
-        check_known(name, arg_params, "parameter in arg_params")
-        with one_line(f"put {name!r} into the kvstore"):
-            kvstore.broadcast(name, arg_params[name], out=list(on_devices))
-
-
-# --- Updating -----------------------------------------------------------------------------------
-
-
-def update_params_on_kvstore(
-    param_arrays: Arrays, grad_arrays: Arrays, kvstore: Any, param_names: Sequence[str]
-) -> None:
-    """Send gradients to the store, which updates its parameters, and fetch those; asynchronous.
-
-    Parameters
-    ----------
-    param_arrays, grad_arrays : list of list of NDArray
-        By parameter, then by device; parameters without gradient (None) stay as they are.
-    kvstore : KVStore
-        With an optimizer set.
-    param_names : list of str
-    """
-    for index, (params, grads) in enumerate(zip(param_arrays, grad_arrays)):
-        if grads[0] is not None:
-            # The front layers' parameters are needed first.
-            kvstore.pushpull(param_names[index], list(grads), out=list(params), priority=-index)
-
-
-def update_params(
-    param_arrays: Arrays,
-    grad_arrays: Arrays,
-    updater: Callable,
-    num_device: int,
-    kvstore: Optional[Any] = None,
-    param_names: Optional[Sequence[str]] = None,
-) -> None:
-    """Add up the devices' gradients, update the first device's parameters, copy; asynchronous.
-
-    So replicas stay equal, with a store or without, also where an optimizer draws random numbers
-    (SGLD) or counts its calls (Nadam). Afterwards the first device's gradients hold the sums.
-
-    Parameters
-    ----------
-    param_arrays, grad_arrays : list of list of NDArray
-        By parameter, then by device; parameters without gradient (None) stay as they are.
-    updater : callable(index, grad, weight)
-        Called with index ``parameter * num_device``, as `mx.optimizer.get_updater` makes.
-    num_device : int
-    kvstore : KVStore, optional
-        Adds up the gradients; one of several processes adds up theirs as well.
-    param_names : list of str, optional
-        Keys in the store.
-    """
-    _check_updated(param_arrays, grad_arrays, num_device)
-    for index, (params, grads) in enumerate(zip(param_arrays, grad_arrays)):
-        if grads[0] is not None:
-            _sum_grads(grads, kvstore, param_names and param_names[index], index)
-            updater(index * num_device, grads[0], params[0])
-            _spread(params)
-
-
-def _sum_grads(grads, kvstore, key, index):
-    """Sum the devices' gradients, and with a store those of all processes, into the first's."""
-    # A store's pull passes over sparse arrays; one of this process need not be asked.
-    dense = grads[0].stype == "default"
-    if kvstore is not None and (dense or distributed.is_distributed(kvstore)):
-        kvstore.pushpull(key, list(grads), out=list(grads[:1]), priority=-index)
-    elif len(grads) > 1:
-        sum_arrays(grads, grads[0])
-
-
-def _spread(params):
-    """Copy the first device's parameters to the others."""
-    for param in params[1:]:
-        params[0].copyto(param)
-
-
-def _check_updated(param_arrays, grad_arrays, num_device):
-    if len(param_arrays) != len(grad_arrays):
-        raise ArgumentError(
-            f"param_arrays has {len(param_arrays)} parameters and grad_arrays {len(grad_arrays)}; "
-            "pass those of one manager"
-        )
-    for arrays in [*param_arrays, *grad_arrays]:
-        if len(arrays) != num_device:
-            raise ArgumentError(
-                f"num_device is {num_device}, and a parameter has arrays of {len(arrays)} devices; "
-                "pass the number of the manager's devices"
-            )
-
-
-class Update:
-    """One step of the parameters, from the gradients of the manager's present batch.
-
-    Unless the caller gave `rescale_grad`, a step is the mean over the batch's real samples.
-
-    Parameters
-    ----------
-    manager : DataParallelExecutorManager
-    optimizer : Optimizer
-    kvstore : KVStore or None
-    update_on_kvstore : bool
-        Not obeyed for a 'dist_sync' store: workers in step add up gradients on the servers and
-        update by themselves, so that the scale of a step can follow the samples in it, and states
-        can be saved.
-    mean : bool
-        Whether each step sets `rescale_grad` to 1 / samples.
-
-    Attributes
-    ----------
-    total : int or None
-        Samples of the present step, where they are not the manager's alone.
-    clip_norm : float or None
-        The greatest norm that the gradient of a step, over all parameters, may have.
-    """
-
-    def __init__(
-        self,
-        manager: DataParallelExecutorManager,
-        optimizer: mx.optimizer.Optimizer,
-        kvstore: Optional[Any] = None,
-        update_on_kvstore: bool = False,
-        mean: bool = True,
-    ):
-        self._manager = manager
-        self._optimizer = optimizer
-        update_on_kvstore = update_on_kvstore and not distributed.is_synchronous(kvstore)
-        self._kvstore = kvstore
-        self._on_kvstore = update_on_kvstore
-        self._mean = mean
-        self.total: Optional[int] = None
-        self.clip_norm: Optional[float] = None
-        self._guarded: Optional[optimizers.GuardedUpdater] = None
-        self._updater: Optional[mx.optimizer.Updater] = None
-        num_replica = 1 if update_on_kvstore else len(manager.ctx)
-        optimizers.name_parameters(optimizer, manager.symbol, manager.param_names, num_replica)
-        self._keys = optimizers.keys_of(manager.param_names, num_replica, update_on_kvstore)
-        self._served = update_on_kvstore and str(kvstore.type).startswith("dist")
-        if self._served and mean:
-            optimizer.rescale_grad = 1.0 / manager.num_samples
-        if update_on_kvstore:
-            kvstore.set_optimizer(optimizer)
-            self._updater = None if self._served else self._guard(kvstore)
-        else:
-            self._step = BlockUpdater(optimizer, manager.blocks, self._keys)
-        by_name = zip(manager.param_names, manager.grad_arrays)
-        if kvstore is None:
-            by_name = [(block.key, block.grads) for block in manager.blocks]
-        # A store that the caller has filled knows parameters, and one that `fill` fills blocks.
-        self._messages = [(name, grads) for name, grads in by_name if grads[0] is not None]
-        self._planned = manager.num_samples
-        self._frozen: Set[str] = set()
-
-    def _guard(self, kvstore):
-        updater = kvstore._updater
-        self._guarded = optimizers.GuardedUpdater(updater)
-        kvstore._set_updater(self._guarded)
-        return updater
-
-    def __call__(self) -> None:
-        """Make the step; asynchronous."""
-        if self._mean:
-            self._rescale(self._manager.num_samples if self.total is None else self.total)
-        manager = self._manager
-        if self._on_kvstore:
-            update_params_on_kvstore(
-                manager.param_arrays, self._trained_grads(), self._kvstore, manager.param_names
-            )
-            if self._guarded is not None:
-                self._guarded.raise_error()
-        else:
-            for index, (key, grads) in enumerate(self._messages):
-                _sum_grads(grads, self._kvstore, key, index)
-            self._clip()
-            self._step()
-            for block in manager.blocks:
-                _spread(block.weights)
-
-    @property
-    def can_clip(self) -> bool:
-        """Whether `clip_norm` has an effect: a store that updates sums gradients out of reach."""
-        return not self._on_kvstore
-
-    def _clip(self):
-        """Scale all gradients alike, if they are too long together; asynchronous."""
-        if self.clip_norm is None:
-            return
-        grads = [grads[0] for grads in self._trained_grads() if grads[0] is not None]
-        if not grads:
-            return
-        squares = [mx.nd.multi_sum_sq(grad, num_arrays=1) for grad in grads]  # float32, all of them
-        norm = mx.nd.sqrt(mx.nd.add_n(*squares)) * self._optimizer.rescale_grad
-        factor = self.clip_norm / mx.nd.maximum(norm, self.clip_norm)
-        for grad in grads:
-            alike = factor.astype(grad.dtype).reshape((1,) * grad.ndim)
-            mx.nd.broadcast_mul(grad, alike, out=grad)
-
-    def freeze(self, param_names: Iterable[str]) -> None:
-        """Leave these parameters, and their states, as they are; all others are trained."""
-        self._frozen = set(param_names)
-        if not self._on_kvstore:
-            self._step.frozen = self._frozen
-
-    def _trained_grads(self):
-        """The gradients; None for parameters that are frozen."""
-        if not self._frozen:
-            return self._manager.grad_arrays
-        return [
-            [None] * len(grads) if name in self._frozen else grads
-            for name, grads in zip(self._manager.param_names, self._manager.grad_arrays)
-        ]
-
-    def fill(self, arg_params: Params) -> None:
-        """Put the parameters into the store; of several workers, all get the first one's."""
-        manager = self._manager
-        if self._kvstore is None:
-            return
-        if self._on_kvstore:
-            entries = zip(manager.param_names, manager.param_arrays)
-            values = arg_params
-        else:
-            entries = [(block.key, block.weights) for block in manager.blocks]
-            values = {block.key: block.weights[0] for block in manager.blocks}
-            self._messages = [(block.key, block.grads) for block in manager.blocks]
-        _fill_kvstore(self._kvstore, dict(entries), values, self._on_kvstore)
-
-    def _rescale(self, samples):
-        if not self._served:
-            self._optimizer.rescale_grad = 1.0 / samples
-        elif samples != self._planned:
-            # The server has its own copy of the optimizer: a shorter batch is scaled up here.
-            self._scale_grads(self._planned / samples)
-
-    def _scale_grads(self, factor):
-        for grads in self._manager.grad_arrays:
-            for grad in grads:
-                if grad is not None:
-                    grad *= factor
-
-    def with_zeros(self) -> None:
-        """Make the step of a worker that has no more samples of its own."""
-        for grads in self._manager.grad_arrays:
-            for grad in grads:
-                if grad is not None:
-                    grad[:] = 0  # a product with zero would keep a NaN
-        self()
-
-    @property
-    def is_served(self) -> bool:
-        """Whether servers update with an optimizer of their own ('dist_async')."""
-        return self._served
-
-    def states(self) -> optimizers.States:
-        """The optimizer's states by parameter name; none where a server keeps them."""
-        if not self._on_kvstore:
-            return self._manager.all_states(self._step.states())
-        return optimizers.get_states(self._updater, self._keys) if self._updater else {}
-
-    def load_states(self, states: optimizers.States) -> None:
-        """Go on with states that `states` gave, on whatever devices."""
-        if not self._on_kvstore:
-            self._step.load_states(self._manager.own_states(states))
-        elif self._updater:
-            manager = self._manager
-            weights = {n: own[0] for n, own in zip(manager.param_names, manager.param_arrays)}
-            states = optimizers.fitting_states(self._updater, self._keys, states, weights)
-            optimizers.set_states(self._updater, self._keys, states, manager.ctx)
-
-
-# --- FeedForward --------------------------------------------------------------------------------
+__all__ = [
+    "KVSTORES",
+    "LARGE_PARAMETER",
+    "FeedForward",
+    "Update",
+    "create_kvstore",
+    "init_params",
+    "initialize_kvstore",
+    "run_epoch",
+    "train",
+    "update_params",
+    "update_params_on_kvstore",
+]
 
 
 def _check_keeper(keeper, store):
@@ -603,6 +111,9 @@ class FeedForward:
         Whether unknown names among those are left out without an error.
     begin_epoch : int
         Where `fit` begins to count.
+    amp : {None, 'bfloat16'}
+        What matrix products and convolutions compute in, on CPUs that have it; parameters, losses,
+        predictions and files are float32 all the same. See `mxloop.amp`.
     **optimizer_kwargs
         For an optimizer by name, as `learning_rate`, `momentum`, `wd`. `rescale_grad` makes a step
         the sum over the samples times that, instead of their mean.
@@ -611,7 +122,8 @@ class FeedForward:
     ----------
     arg_params, aux_params : dict of str to NDArray or None
     history : list of dict
-        One an epoch: `epoch`, `train_<metric>`, `val_<metric>`, `samples_per_second`, `seconds`.
+        One an epoch: `epoch`, `train_<metric>`, `val_<metric>`, `samples_per_second`, `seconds`,
+        `waiting` (the share of these that it waited for data).
     input_shapes : dict of str to tuple
         Each input's shape of one sample; empty before the first fit.
     """
@@ -629,6 +141,7 @@ class FeedForward:
         aux_params: Optional[Params] = None,
         allow_extra_params: bool = False,
         begin_epoch: int = 0,
+        amp: Optional[str] = None,
         **optimizer_kwargs: Any,
     ):
         own = {
@@ -643,6 +156,7 @@ class FeedForward:
             "aux_params": aux_params,
             "allow_extra_params": allow_extra_params,
             "begin_epoch": begin_epoch,
+            "amp": amp,
         }
         self._set(own, optimizer_kwargs)
 
@@ -651,7 +165,7 @@ class FeedForward:
     def _set(self, own, keywords):
         if not callable(own["symbol"]) or isinstance(own["symbol"], mx.sym.Symbol):
             check_symbol(own["symbol"])
-        contexts(own["ctx"])
+        precision.check(own["amp"], contexts(own["ctx"]))
         optimizers.check(own["optimizer"], keywords)
         _check_initializer(own["initializer"])
         for name in ("numpy_batch_size", "num_epoch", "epoch_size"):
@@ -730,6 +244,7 @@ class FeedForward:
         checkpoint: Any = None,
         resume: Any = None,
         guard: bool = True,
+        accumulate: int = 1,
     ) -> "FeedForward":
         """Train from `begin_epoch` to the constructor's `num_epoch`, or `num_epoch` epochs further.
 
@@ -767,6 +282,11 @@ class FeedForward:
         guard : bool
             Whether to look at every step's gradients, and end with a `DivergedError` that names
             step, parameter and device where one is NaN or infinite.
+        accumulate : int
+            Batches to an update: their gradients are added up, for the update of a batch so many
+            times as large. An epoch's last one is of what is left. The optimizer and its schedule
+            count updates, callbacks batches (`State.updated` tells). BatchNorm normalises each
+            batch by itself, and moves its statistics with each.
 
         Returns
         -------
@@ -780,6 +300,7 @@ class FeedForward:
         """
         check_watchers(monitor, logger)
         seed = None if seed is None else check_seed(seed)
+        accumulate = count("accumulate", accumulate)
         begin, end = self._span(num_epoch)
         keeper = as_checkpoint(checkpoint)
         found = find(keeper, resume)
@@ -807,7 +328,8 @@ class FeedForward:
             state = self._state(manager, begin, end)
             state.seed = self._seed if seed is not None or keeper else None
             told = [*told, EpochLog(logger), *([keeper] if keeper else [])]
-            with self._updating(manager, store, on_store) as update, self._keeping(state, update):
+            updating = self._updating(manager, store, on_store, accumulate)
+            with updating as update, self._keeping(state, update):
                 state.optimizer = self._optimizer
                 update.fill(self.arg_params)
                 train(
@@ -839,6 +361,7 @@ class FeedForward:
             work_load_list,
             logger,
             self._sym_gen,
+            amp=self.amp,
         )
 
     def _span(self, num_epoch):
@@ -876,7 +399,7 @@ class FeedForward:
         return state
 
     @contextlib.contextmanager
-    def _updating(self, manager, kvstore, on_kvstore):
+    def _updating(self, manager, kvstore, on_kvstore, accumulate):
         """The update for one fit, going on with the states of the one before, if it has any."""
         if self._optimizer is None:
             self._optimizer = optimizers.create(self.optimizer, self.kwargs)
@@ -884,7 +407,7 @@ class FeedForward:
         given = optimizer.rescale_grad
         mean = "rescale_grad" not in self.kwargs and given == 1.0
         try:
-            update = Update(manager, optimizer, kvstore, on_kvstore, mean)
+            update = Update(manager, optimizer, kvstore, on_kvstore, mean, accumulate)
             update.load_states(self._states)
             self._has_loaded = False
             yield update
@@ -923,6 +446,8 @@ class FeedForward:
     def _keep_now(self, manager, update):
         arg_params: Params = {}
         aux_params: Params = {}
+        if update.is_alone:  # else the others need not be at this point
+            update.finish()
         manager.copy_to(arg_params, aux_params)
         states = update.states()
         if not_finite(arg_params) is not None:
@@ -1080,7 +605,7 @@ class FeedForward:
             default_bucket_key=getattr(data, "default_bucket_key", None),
         )
         manager = DataParallelExecutorManager(
-            symbol, self.ctx, described, sym_gen=self._sym_gen, grad_req="null"
+            symbol, self.ctx, described, sym_gen=self._sym_gen, grad_req="null", amp=self.amp
         )
         extra = self.allow_extra_params or symbol is not whole
         manager.set_params(self.arg_params, self.aux_params or {}, allow_extra_params=extra)
@@ -1235,51 +760,6 @@ def _check_initializer(initializer):
         raise ArgumentTypeError(
             f"initializer is {shown(repr(initializer))}; pass one of mx.init, as mx.init.Xavier()"
         )
-
-
-def _fill_kvstore(store, arrays, values, on_store):
-    """`initialize_kvstore`, also for a store that an earlier fit has filled, wholly or in part."""
-    if isinstance(store, mx.kvstore.KVStore):
-        _check_widths(store, arrays)
-    known = {}
-    for name, on_devices in arrays.items():
-        try:
-            initialize_kvstore(store, [on_devices], values, [name], on_store)
-        except DataError as error:
-            if not distributed.is_duplicate(error):
-                raise
-            known[name] = on_devices
-    if known and str(store.type).startswith("dist"):
-        distributed.refill(store, list(known.values()), list(known), on_store)
-    elif known:
-        _overwrite(store, {name: values[name] for name in known}, on_store)
-
-
-_widths: Any = weakref.WeakKeyDictionary()
-
-
-def _check_widths(store, arrays):
-    """MXNet makes room in a store for the devices of a key's first sum; more would crash it."""
-    widths = _widths.setdefault(store, {})
-    for key, on_devices in arrays.items():
-        before, now = widths.get(key, 1), len(on_devices)
-        if now > before > 1:
-            raise ArgumentError(
-                f"kvstore has added up gradients of {before} devices, and cannot do so for {now}; "
-                "pass a new one"
-            )
-        widths[key] = max(before, now)
-
-
-def _overwrite(store, params, on_store):
-    updater = store._updater
-    assign = optimizers.GuardedUpdater(lambda key, new, stored: new.copyto(stored))
-    store._set_updater(assign)
-    with one_line("use a kvstore that a network with other shapes has filled, make a new one"):
-        store.push(list(params), list(params.values()))
-        assign.raise_error()
-    if on_store:
-        store._set_updater(updater)
 
 
 def _num_rows(X):

@@ -4,6 +4,7 @@ import re
 from typing import Any, Dict, Sequence
 
 from mxloop.compat import mx
+from mxloop.params_format import BFLOAT16
 
 
 def install(
@@ -20,6 +21,7 @@ def install(
     """
     if not isinstance(monitor.re_prog, _PlainNames):
         monitor.re_prog = _PlainNames(monitor.re_prog)
+        monitor.stat_func = _of_numbers(monitor.stat_func)
     others = [one for one in monitor.exes if not isinstance(one, _NamedExecutor)]
     monitor.exes = others + [_NamedExecutor(one, ctx[i]) for i, one in executors.items()]
 
@@ -52,6 +54,13 @@ class _PlainNames:
 
     def match(self, name):
         return self._pattern.match(re.sub(r" \[\w+\(\d+\)\]$", "", name))
+
+
+def _of_numbers(stat_func):
+    """The statistic, also of bfloat16, of which NumPy sees the bits alone."""
+    return lambda array: stat_func(
+        mx.nd.amp_cast(array, dtype="float32") if array.dtype == BFLOAT16 else array
+    )
 
 
 class _NamedExecutor:

@@ -30,7 +30,7 @@ img, svg { max-width: 100%; height: auto; }
 TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".svg": "image/svg+xml"}
 KINDS = {"train": "training", "val": "validation"}
 TITLES = {"settings": "Settings", "environment": "Environment"}
-OTHERS = ("epoch", "seconds", "samples_per_second", "learning_rate")
+OTHERS = ("epoch", "seconds", "samples_per_second", "waiting", "learning_rate")
 
 
 def make(

@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 AUX = "aux:"
 KEPT = "callback:"
+GATHERED = "gathered:"
+NOTHING_GATHERED = {"accumulate": 1, "batches": 0, "samples": 0}  # by versions that could not
+OTHERS = (AUX, KEPT, GATHERED)  # than the optimizer's
 ARRAYS = "arrays of "  # begins the key under which the manifest tells names of arrays
 RANDOM_OPERATORS = ("Dropout", "RNN", "LeakyReLU", "Custom", "_shuffle", "shuffle")
 RANDOM_PREFIXES = ("_random", "_sample", "random_", "sample_", "_npi_", "_npx_")
@@ -109,10 +112,13 @@ def capture(state: State) -> Tuple[List[Any], Dict[str, Any]]:
     counts = {name: number for name, (_, number) in arrays.items()}
     on_devices, stepped = state.manager.aux_state()
     arrays.update({AUX + name: (tuple(own), 0) for name, own in on_devices.items()})
+    sums, gathered = state.update.gathered()
+    arrays.update({GATHERED + name: own for name, own in sums.items()})
     epoch, batch = state.position
     training = {
         "num_update": state.optimizer.num_update,
         "update_counts": counts,
+        "gathered": gathered,
         **_settings(state.optimizer),
         "optimizer_type": type(state.optimizer).__name__,
         "begun_with": state.begun_with,
@@ -151,7 +157,7 @@ def optimizer_states(found: Generation, where: str = "the file") -> Dict[str, An
             "save_optimizer_states=True, or load it without them"
         )
     arrays = states_format.decode_states(found.states, where)
-    return {name: state for name, state in arrays.items() if not name.startswith((AUX, KEPT))}
+    return {name: own for name, own in arrays.items() if not name.startswith(OTHERS)}
 
 
 def restore(state: State, found: Generation) -> None:
@@ -200,10 +206,14 @@ def _restore(state, found, saved):
     own_aux = {name for name in arrays if name.startswith(AUX)}
     aux = {name[len(AUX) :]: arrays.pop(name)[0] for name in own_aux}
     kept = {name: arrays.pop(name)[0] for name in list(arrays) if name.startswith(KEPT)}
+    sums = {n[len(GATHERED) :]: arrays.pop(n) for n in list(arrays) if n.startswith(GATHERED)}
     aux = state.manager.own_states(aux)
     _check_aux(aux, saved["stepped"], state.manager)
     state.manager.load_aux_state(aux, saved["stepped"])
     state.update.load_states(arrays)
+    gathered = saved.get("gathered") or NOTHING_GATHERED
+    state.update.load_gathered(sums, gathered)
+    _tell_of_other_updates(state.update, gathered)
     _tell_of_other_rates(state, saved)
     _restore_rates(state.optimizer, saved["optimizer"], saved["optimizer_type"])
     _restore_schedule(state.optimizer.lr_scheduler, saved["lr_scheduler"])
@@ -356,6 +366,15 @@ def _tell_of_other_rates(state, saved):
                 names(changed),
                 kind,
             )
+
+
+def _tell_of_other_updates(update, saved):
+    if update.accumulate != saved["accumulate"]:
+        logger.warning(
+            "the resumed run makes an update of %d batches, the run before made one of %d",
+            update.accumulate,
+            saved["accumulate"],
+        )
 
 
 def _tell_of_other_devices(state, saved):

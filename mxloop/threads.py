@@ -51,11 +51,12 @@ def use(ctx: Sequence[mx.Context], threads: int) -> None:
     Nothing happens where the user has chosen, by OMP_NUM_THREADS. A context that has worked with
     fewer stays there: oneDNN keeps what it prepared for them, and more threads overrun its buffers.
     """
-    if os.environ.get("OMP_NUM_THREADS") != os.environ.get(cpu.CHOSEN):
+    others = [each for each in ctx if _present.get(each.device_id) != threads]
+    if not others or os.environ.get("OMP_NUM_THREADS") != os.environ.get(cpu.CHOSEN):
         return
-    for each in ctx:
+    for each in others:
         present = _present.get(each.device_id)
-        if each.device_type == "cpu" and threads != present:
+        if each.device_type == "cpu":
             if present is None or threads < present:
                 _tell(each, threads)
             elif each not in _warned:

@@ -58,9 +58,9 @@ def run_epoch(
                 update()
             state.nbatch += 1
             state.samples += manager.num_samples
-            meter.update(manager, batch.label)
+            meter.update(manager, batch)
         after_batch()
-        if state.stop and update is not None:
+        if state.stop and update is not None and state.updated:
             break  # of the training; an evaluation is over all its data
     state.end_pass = False
 
@@ -121,7 +121,8 @@ def train(
     manager : DataParallelExecutorManager
         With its parameters set.
     update : callable()
-        Makes one step of the parameters, as an `Update` does.
+        Makes one step of the parameters, as an `Update` does. With one that accumulates, an epoch's
+        last step is that of the batches that are left.
     train_data, eval_data : DataIter
     num_epoch, begin_epoch : int
     eval_metric : str, callable, EvalMetric or list
@@ -146,7 +147,7 @@ def train(
     -------
     State
         Its `history` has an entry an epoch: `epoch`, `train_<metric>`, `val_<metric>`,
-        `samples_per_second`, `seconds`.
+        `samples_per_second`, `seconds`, `waiting` (the share of these that it waited for data).
 
     Raises
     ------
@@ -251,6 +252,8 @@ def _train_epoch(manager, stream, meter, state, tell, update, peers):
             "able to start over, and have at least one batch"
         )
     with _engine_errors():
+        if not state.updated:
+            update.finish()
         if state.guard is not None:
             state.guard.check()
         mx.nd.waitall()  # the time of an epoch is that of its work, not of its queueing
@@ -259,6 +262,7 @@ def _train_epoch(manager, stream, meter, state, tell, update, peers):
     peers.merge(meter.metric)
     seconds = time.perf_counter() - tic
     row = {"epoch": state.epoch, "seconds": seconds, "samples_per_second": state.samples / seconds}
+    row["waiting"] = stream.waited / seconds
     row.update((f"train_{name}", value) for name, value in metrics.named_values(meter.metric))
     state.history.append(row)
 
@@ -325,11 +329,27 @@ class _Epochs:
         self._size = None if epoch_size is None else count("epoch_size", epoch_size)
         self._pass = iter(())
         self._begun = None
+        self.waited = 0.0
 
     def epoch(self):
-        """Yield one epoch's batches, or the rest of one that was taken up within."""
+        """Yield one epoch's batches, or the rest of one that was taken up within.
+
+        The seconds in which they were waited for add up in `waited`.
+        """
+        tic = time.perf_counter()
         begun, self._begun = self._begun, None
-        return self._whole() if begun is None else begun
+        batches = self._whole() if begun is None else begun
+        self.waited = time.perf_counter() - tic
+        return self._timed(batches)
+
+    def _timed(self, batches):
+        while True:
+            tic = time.perf_counter()
+            batch = next(batches, None)
+            self.waited += time.perf_counter() - tic
+            if batch is None:
+                return
+            yield batch
 
     def _whole(self):
         if self._size is None:
@@ -394,6 +414,10 @@ class _InStep:
                 f"update is {shown(repr(update))}, and workers in step need an "
                 "mxloop.model.Update, which knows the samples of all; pass one"
             )
+
+    @property
+    def waited(self):
+        return self._stream.waited
 
     def epoch(self):
         batches = self._stream.epoch()

@@ -5,6 +5,7 @@ from typing import Dict, List, NamedTuple, Sequence, Set
 import numpy as np
 
 from mxloop import optimizer as optimizers
+from mxloop import sgd
 from mxloop.blocks import Block, runs
 from mxloop.compat import mx
 
@@ -67,10 +68,16 @@ class BlockUpdater:
         """Make one step; asynchronous."""
         if (self._multipliers(), self.frozen) != self._cut_for:
             self._cut(self.states())
-        step = _sgd if _is_plain_sgd(self._optimizer) else mx.optimizer.Updater.__call__
+        step = self._sgd if sgd.is_plain(self._optimizer) else self._any
         for unit in self._units:
             if unit.names[0] not in self.frozen:
-                step(self.updater, unit.key, unit.grad, unit.weight)
+                step(unit)
+
+    def _sgd(self, unit):
+        sgd.step(self.updater, unit.key, unit.grad, unit.weight, self._prepared)
+
+    def _any(self, unit):
+        self.updater(unit.key, unit.grad, unit.weight)
 
     def states(self) -> optimizers.States:
         """States and counts of updates by parameter name."""
@@ -102,6 +109,7 @@ class BlockUpdater:
             if unit.names[0] in states
         }
         self.updater.states.clear()
+        self._prepared: Dict[int, sgd.Ready] = {}
         if joined:
             devices = [unit.weight.context for unit in self._units]
             optimizers.set_states(self.updater, self._unit_keys(), joined, devices)
@@ -173,35 +181,3 @@ def _join(unit, parts):
     for part, start in zip(parts, unit.starts):
         part.reshape((-1,)).copyto(whole[start : start + part.size])
     return whole
-
-
-def _is_plain_sgd(optimizer):
-    return type(optimizer) is mx.optimizer.SGD and not optimizer.multi_precision
-
-
-def _sgd(updater, key, grad, weight):
-    """What mx.optimizer.SGD does, by the operator for one array, which is twice as fast.
-
-    The bits are the same, but for the last ones where there is decay and no momentum.
-    """
-    optimizer = updater.optimizer
-    optimizer._set_current_context(weight.context.device_id)
-    if updater.states.get(key) is None:  # or momentum was switched on
-        updater.states[key] = optimizer.create_state_multi_precision(key, weight)
-    elif not updater.states_synced.get(key, True):
-        updater.states[key] = updater.sync_state_context(updater.states[key], weight.context)
-    updater.states_synced[key] = True
-    optimizer._update_count(key)
-    settings = {
-        "lr": optimizer._get_lr(key),
-        "wd": optimizer._get_wd(key),
-        "rescale_grad": optimizer.rescale_grad,
-        "lazy_update": optimizer.lazy_update,
-    }
-    if optimizer.clip_gradient:
-        settings["clip_gradient"] = optimizer.clip_gradient
-    if optimizer.momentum > 0:
-        settings["momentum"] = optimizer.momentum
-        mx.nd.sgd_mom_update(weight, grad, updater.states[key], out=weight, **settings)
-    else:
-        mx.nd.sgd_update(weight, grad, out=weight, **settings)

@@ -34,15 +34,19 @@ def did_you_mean(name, known):
     return f"did you mean {close[0]!r}?" if close else f"use one of {names(sorted(known), 120)}"
 
 
-@contextlib.contextmanager
-def one_line(doing, kind=DataError):
+class one_line:  # noqa: N801 - a context manager, made anew several times a step
     """Turn an MXNetError, which carries a C++ trace, into one line; the original is its cause."""
-    try:
-        yield
-    except MXLoopError:
-        raise
-    except RuntimeError as error:  # an MXNetError is one; bind raises the bare kind
-        raise kind(f"cannot {doing}: {reason(error)}") from error
+
+    def __init__(self, doing, kind=DataError):
+        self._doing, self._kind = doing, kind
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, _, error, trace):
+        # An MXNetError is a RuntimeError, and bind raises the bare kind.
+        if isinstance(error, RuntimeError) and not isinstance(error, MXLoopError):
+            raise self._kind(f"cannot {self._doing}: {reason(error)}") from error
 
 
 # What MXNet says, and what it means to whoever trains.

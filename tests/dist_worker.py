@@ -39,9 +39,9 @@ def network(devices=1, epochs=2, params_seed=10, epoch_size=None, **optimizer):
     )
 
 
-def fit(rows, seed, kvstore="dist_sync", **settings):
+def fit(rows, seed, kvstore="dist_sync", accumulate=1, **settings):
     net = network(**settings)
-    net.fit(iterator(rows, seed), kvstore=kvstore)
+    net.fit(iterator(rows, seed), kvstore=kvstore, accumulate=accumulate)
     return net.arg_params, {"epochs": [row["epoch"] for row in net.history]}
 
 

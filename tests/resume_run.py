@@ -55,7 +55,8 @@ def stopper(at, signal_number):
 
 
 def run(prefix, devices=1, optimizer="sgd", last_batch="keep", every=None, stop_at=None,
-        resume=None, num_epoch=4, out=None, signal_number=None, keep=None):  # fmt: skip
+        resume=None, num_epoch=4, out=None, signal_number=None, keep=None,
+        accumulate=1):  # fmt: skip
     model = mxloop.FeedForward(
         network(),
         ctx=[mx.cpu(i) for i in range(devices)],
@@ -75,6 +76,7 @@ def run(prefix, devices=1, optimizer="sgd", last_batch="keep", every=None, stop_
             checkpoint=keeper,
             resume=resume,
             batch_end_callback=stopper(stop_at, signal_number),
+            accumulate=accumulate,
         )
     except Stop:
         return None

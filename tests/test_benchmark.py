@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mxloop import amp
+
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARK = ROOT / "benchmark"
 SMALL = ["--rounds", "1", "--samples", "64", "--batch", "32", "--patience", "0"]
@@ -101,6 +103,13 @@ def test_every_further_mode_runs(mode, tmp_path):
     assert written["results"][mode]
     assert f"=== {mode} ===" in output
     assert {"cores", "machine", "python"} <= written["machine"].keys()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not amp.is_there(), reason="MXNet computes in bfloat16 with AVX-512 alone")
+def test_mixed_precision_is_compared_with_float32(tmp_path):
+    _, written = throughput(tmp_path, "amp", "--net", "mlp", *SMALL)
+    assert set(written["results"]["amp"]["mlp"]) == {"bfloat16", "float32"}
 
 
 @pytest.mark.slow

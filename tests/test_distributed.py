@@ -106,6 +106,7 @@ JOBS = {
     "rescale_grad": ("fit", {"rescale_grad": 0.05}),
     "own params": ("fit_from_own_params", {}),
     "fit twice": ("fit_twice", {}),
+    "accumulated": ("fit", {"accumulate": 2}),
 }
 
 
@@ -148,6 +149,13 @@ def test_fitting_for_an_epoch_more_on_workers_equals_fitting_on(joint):
     assert told[0]["epochs"] == [0, 1]
 
 
+def test_workers_that_add_up_two_batches_each_step_by_all_of_them(joint):
+    """Seven joint batches an epoch, of which the last two are one worker's alone: four steps."""
+    steps = one_epoch(UNEQUAL)
+    steps = [sum(steps[i : i + 2], []) for i in range(0, len(steps), 2)]
+    assert_joint(joint["accumulated"][0], joint_steps(steps * 2, first_params()))
+
+
 def test_train_with_an_update_of_ones_own_keeps_workers_in_step(tmp_path):
     found, _ = results_of(tmp_path, {"update": ("own_update", {})})["update"]
     assert_joint(found, joint_steps(one_epoch(UNEQUAL) * 2, first_params()))
@@ -168,12 +176,13 @@ def test_a_hand_written_loop_with_the_optimizer_on_the_server_takes_the_same_ste
 
 
 def test_dist_async_workers_with_unequal_batches_end(tmp_path):
-    found, told = results_of(tmp_path, {"async": ("fit", {"kvstore": "dist_async"})})["async"]
-    assert [each["epochs"] for each in told] == [[0, 1], [0, 1]]
+    jobs = {f"by {k}": ("fit", {"kvstore": "dist_async", "accumulate": k}) for k in (1, 3)}
     start = nets.numpy_of(first_params())
-    for params in found:
-        assert all(np.isfinite(value).all() for value in params.values())
-        assert all(np.abs(params[name] - start[name]).max() > 0.01 for name in start)
+    for found, told in results_of(tmp_path, jobs).values():
+        assert [each["epochs"] for each in told] == [[0, 1], [0, 1]]
+        for params in found:
+            assert all(np.isfinite(value).all() for value in params.values())
+            assert all(np.abs(params[name] - start[name]).max() > 0.01 for name in start)
 
 
 # --- Nobody waits for ever ----------------------------------------------------------------------

@@ -103,6 +103,17 @@ def test_training_goes_on_from_a_saved_epoch_as_if_it_had_never_stopped(tmp_path
         assert np.array_equal(value, found[name]), name
 
 
+def test_small_batches_that_are_added_up_train_as_large_ones_do(tmp_path):
+    """The rate falls after the same epochs, too."""
+    common = ["--lr-step-epochs", "1,2", "--num-epochs", 3, "--num-examples", 300]
+    flags = {"large": ["--batch-size", 64], "small": ["--batch-size", 16, "--accumulate", 4]}
+    for name, own in flags.items():
+        run("train_mnist.py", *common, *own, "--model-prefix", tmp_path / name)
+    small, large = (arrays_of(tmp_path / name, 3) for name in ("small", "large"))
+    for name, value in large.items():
+        assert np.abs(small[name] - value).max() < 1e-5, name
+
+
 def test_training_goes_on_from_what_mxnet_saved_without_momentum(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     flags = "--mom 0 --num-epochs 2 --model-prefix m"

@@ -1,4 +1,4 @@
-"""TensorMonitor, Throughput, ModelSummary: against NumPy, a clock made up, and the summary."""
+"""TensorMonitor, Throughput, ModelSummary: against NumPy, a made-up clock, and the summary."""
 
 import nets
 import numpy as np
@@ -69,20 +69,22 @@ def test_a_pattern_that_matches_nothing_is_one_line():
 # --- Throughput ---------------------------------------------------------------------------------
 
 
-def test_waiting_is_the_time_between_a_batchs_end_and_the_next_ones_begin():
+def test_waiting_and_steps_are_told_in_seconds(monkeypatch):
     now = [0.0]
+    monkeypatch.setattr("mxloop.training.time.perf_counter", lambda: now[0])
 
     class SlowData(ArrayIter):
         def next(self):
+            batch = super().next()
             now[0] += 3
-            return super().next()
+            return batch
 
     class SlowStep(Callback):
         def on_batch_begin(self, state):
             now[0] += 1
 
     data = SlowData(*nets.samples(32), 8)
-    model = fit(Throughput(clock=lambda: now[0]), SlowStep(), data=data, epochs=2)
+    model = fit(Throughput(), SlowStep(), data=data, eval_data=data, epochs=2)
     for row in model.history:
         assert row["data_seconds"] == 4 * 3
         assert row["step_seconds"] == 4

@@ -1,4 +1,4 @@
-"""model.py: devices, stores, optimizers and files give the same numbers as one device and stock."""
+"""mxloop.model: devices, stores, optimizers, files give the numbers of one device and of stock."""
 
 import itertools
 import json
@@ -256,7 +256,7 @@ def test_validation_during_fit_is_the_score_after_and_after_reloading(devices, k
 
 
 def by_hand(devices, kvstore, x, y, epochs=3, batch=16, settings=SGD):
-    """A loop of one's own: each function of model.py called on its own."""
+    """A loop of one's own: each function of mxloop.model called on its own."""
     symbol, data = nets.mlp(), ArrayIter(x, y, batch_size=batch)
     manager = DataParallelExecutorManager(symbol, CPUS[:devices], data)
     given, _ = nets.params(symbol, data=(batch, 10))

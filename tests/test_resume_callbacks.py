@@ -34,7 +34,7 @@ CALLBACKS = {
     "overfit_batch": lambda: callback.OverfitBatch(),
     "validate_every": lambda: callback.ValidateEvery(2),
     "tensor_monitor": lambda: callback.TensorMonitor("*_weight", 3, quiet=True),
-    "throughput": lambda: callback.Throughput(clock=lambda: 0.0),
+    "throughput": lambda: callback.Throughput(),
     "model_summary": lambda: callback.ModelSummary(),
     "time_limit": lambda: callback.TimeLimit(1e9),
 }

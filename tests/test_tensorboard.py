@@ -64,7 +64,12 @@ def test_training_and_validation_are_two_runs_with_the_metrics_of_the_history(tm
     found = scalars(tmp_path / "train")
     for place, value in expected(model.history, "train").items():
         assert found.pop(place) == value
-    assert {tag for tag, _ in found} == {"seconds", "samples_per_second", "learning_rate"}
+    assert {tag for tag, _ in found} == {
+        "seconds",
+        "samples_per_second",
+        "waiting",
+        "learning_rate",
+    }
     assert [found["learning_rate", step] for step in (1, 2, 3)] == [pytest.approx(0.1)] * 3
 
 

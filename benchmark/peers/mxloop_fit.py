@@ -20,6 +20,7 @@ def train(work, epoch_done):
         ctx=stock.contexts(mx, work),
         num_epoch=work.epochs,
         numpy_batch_size=work.batch,
+        amp=work.amp,
         arg_params=stock.named_initial(mx, work, symbol),
         **stock.SGD,
     )

@@ -94,8 +94,29 @@ class EMA(_Averaging):
         super().__init__()
         self.decay = decay
 
+    def on_train_begin(self, state: State) -> None:
+        """Note whether the run is taken up with an update to come."""
+        self._behind = not state.updated
+
     def on_batch_end(self, state: State) -> None:
-        """Move the average."""
+        """Move the average, once for each update."""
+        self._behind = True
+        self._catch_up(state)
+
+    def on_eval_begin(self, state: State) -> None:
+        """See to the update of an epoch's last batches, then evaluate the average."""
+        self._catch_up(state)
+        super().on_eval_begin(state)
+
+    def on_epoch_end(self, state: State) -> None:
+        """See to the update of an epoch's last batches, then give the model the average."""
+        self._catch_up(state)
+        super().on_epoch_end(state)
+
+    def _catch_up(self, state):
+        if not self._behind or not state.updated:
+            return
+        self._behind = False
         decay = min(self.decay, (1 + self._count) / (10 + self._count))
         self._add(state.manager, 1 - decay)
 

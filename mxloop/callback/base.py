@@ -33,12 +33,15 @@ class State:
     num_batch : int or None
         Batches in an epoch, where the data tell.
     stop : bool
-        Set it to end the training after this batch.
+        Set it to end the training after this batch, or the one that completes its update.
     end_pass : bool
         Set it to end the present epoch, or evaluation, after this batch.
     evaluate : callable or None
         ``evaluate()`` evaluates now, after a batch, and returns a dict of `epoch`, `batch` and
         `val_<metric>`; None where there is no `eval_data`.
+    updated : bool
+        Whether all batches so far are in the parameters; not so where an update is made of several
+        (``accumulate=``), and the last of them is still to come.
     """
 
     def __init__(self, manager: Any, begin_epoch: int, num_epoch: int, optimizer: Any = None):
@@ -64,6 +67,11 @@ class State:
         self.callbacks: List[Callback] = []
         self.position = self.begun_with = None
         self.position_samples = 0
+
+    @property
+    def updated(self) -> bool:
+        """Whether no batch waits for its update."""
+        return not getattr(self.update, "waiting", 0)
 
     def batch_end_param(self) -> Any:
         """Return the state as MXNet's callbacks expect it."""

@@ -4,7 +4,13 @@ import logging
 from typing import Optional
 
 from mxloop.callback.base import Callback, State
+from mxloop.data import ArrayIter
 from mxloop.log import say
+from mxloop.prefetch import Prefetch
+
+# The least share of an epoch spent waiting for data that is worth a word; where they are arrays in
+# memory, nothing can be done about it.
+MUCH = 0.1
 
 
 class EpochLog(Callback):
@@ -30,5 +36,13 @@ class EpochLog(Callback):
         speed = row["samples_per_second"]
         say(
             self._logger,
-            f"Epoch[{row['epoch']}] Time cost={row['seconds']:.3f}\tSpeed: {speed:.2f} samples/sec",
+            f"Epoch[{row['epoch']}] Time cost={row['seconds']:.3f}\tSpeed: {speed:.2f} samples/sec"
+            + _waiting(row["waiting"], state.train_data),
         )
+
+
+def _waiting(share, data):
+    if share < MUCH or isinstance(data, ArrayIter):
+        return ""
+    hint = "" if isinstance(data, Prefetch) else "; mxloop.data.Prefetch reads ahead"
+    return f"\tWaited for data: {share:.0%} of the time{hint}"

@@ -27,7 +27,7 @@ class Trial(NamedTuple):
 
 
 class LRFinder(Callback):
-    """Try learning rates, from small to large, one a batch (Smith, arXiv:1506.01186).
+    """Try learning rates, from small to large, one an update (Smith, arXiv:1506.01186).
 
     ``finder = LRFinder(); model.fit(x, y, callbacks=finder); finder.suggestion``. The training ends
     after `steps` batches, or once the loss has grown to four times its smallest; the model then has
@@ -38,7 +38,7 @@ class LRFinder(Callback):
     smallest, largest : float
         First rate and last.
     steps : int
-        Rates to try, in equal ratios; the model's `num_epoch` must allow for as many batches.
+        Rates to try, in equal ratios; the model's `num_epoch` must allow for as many updates.
     loss : str or EvalMetric
         What is computed of each batch; this waits for the devices.
 
@@ -76,16 +76,22 @@ class LRFinder(Callback):
         state.manager.copy_to(args, aux)
         self._before = (args, aux, state.optimizer.learning_rate)
 
+    def on_epoch_begin(self, state: State) -> None:
+        """Leave the losses of an update at the end of an epoch behind."""
+        self._loss.reset()
+
     def on_batch_begin(self, state: State) -> None:
         """Set the rate of the step that comes."""
         done = len(self.trials) / (self.steps - 1)
         state.optimizer.set_learning_rate(self.smallest * (self.largest / self.smallest) ** done)
 
     def on_batch_end(self, state: State) -> None:
-        """Compute the batch's loss; waits for the devices."""
-        self._loss.reset()
+        """Compute the loss of the update's batches; waits for the devices."""
         state.manager.update_metric(self._loss, state.data_batch.label)
+        if not state.updated:
+            return
         loss = float(self._loss.get()[1])
+        self._loss.reset()
         self.trials.append(Trial(state.optimizer.learning_rate, loss, self._smooth(loss)))
         if self._exploded() or len(self.trials) == self.steps:
             state.stop = True

@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class TimeLimit(Callback):
-    """End the training after the batch in which a time is up.
+    """End the training after the batch in which a time is up, or the last one of its update.
 
     A checkpoint, if there are any, is from that very batch: a resumed run goes on there, with the
     whole time before it, and equals one without a limit.

@@ -10,10 +10,10 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from mxloop import amp, states_format, threads
 from mxloop import labels as label_rules
 from mxloop import metric as metrics
 from mxloop import optimizer as optimizers
-from mxloop import states_format, threads
 from mxloop.batch import as_descs, num_rows, resized, rows_of
 from mxloop.blocks import Block
 from mxloop.compat import mx
@@ -43,12 +43,22 @@ class PipelineStage:
         Of the network's parameters.
     adds_up : bool
         Whether a step's gradients are those of several micro-batches.
+    precision : {None, 'bfloat16'}
+        What layers compute in; see `mxloop.amp`.
     """
 
-    def __init__(self, part: Part, ctx: mx.Context, grad_req: Dict[str, str], adds_up: bool):
+    def __init__(
+        self,
+        part: Part,
+        ctx: mx.Context,
+        grad_req: Dict[str, str],
+        adds_up: bool,
+        precision: Optional[str] = None,
+    ):
         self.symbol, self.sources = part
         self.ctx = ctx
         self._adds_up = adds_up
+        self._precision = precision
         self._grad_req = grad_req
         self.args: Dict[str, NDArray] = {}
         self.grads: Dict[str, NDArray] = {}
@@ -86,7 +96,9 @@ class PipelineStage:
                 grads[name] = make() if own else self.grads.setdefault(name, make())
         for name, shape, dtype in zip(symbol.list_auxiliary_states(), aux_shapes, aux_types):
             self.aux.setdefault(name, mx.nd.zeros(shape, self.ctx, dtype))
-        return symbol.bind(self.ctx, args, grads, reqs, dict(self.aux))
+        adding = [name for name, req in reqs.items() if req == "add"]
+        computed = amp.convert(symbol, self._precision, adding)
+        return computed.bind(self.ctx, args, grads, reqs, dict(self.aux))
 
     def _request(self, name):
         if name in self.sources:
@@ -113,6 +125,7 @@ class _Step:
     def __init__(self, pipeline: "Pipeline", inputs: List[mx.io.DataDesc]):
         self._pipeline = pipeline
         self.symbol = pipeline.symbol
+        self.output_names = pipeline.symbol.list_outputs()
         self.inputs = inputs
         rows = num_rows(inputs)
         self.slices, self.active = [slice(0, rows)], [0]
@@ -159,6 +172,10 @@ class _Step:
         return micro % in_flight(pipeline.schedule, len(pipeline.parts), number, stage)
 
     # What the manager calls
+
+    def take(self, batch: Any, sources: Any) -> bool:
+        """False: micro-batches are cut from the arrays of a batch."""
+        return False
 
     def load(self, arrays: List[NDArray]) -> None:
         """Take the arrays of a batch."""
@@ -301,7 +318,7 @@ class Pipeline(DataParallelExecutorManager):
     schedule : {'1f1b', 'gpipe'}
         See `mxloop.multi_node.schedules.in_flight`.
     **kwargs
-        `grad_req` and `fixed_param_names` of `DataParallelExecutorManager`.
+        `grad_req`, `fixed_param_names` and `amp` of `DataParallelExecutorManager`.
 
     Raises
     ------
@@ -368,7 +385,9 @@ class Pipeline(DataParallelExecutorManager):
         first = self.communicator.rank * self._per_rank
         reqs = self._grad_req
         self.stages = {
-            first + i: PipelineStage(self.parts[first + i], ctx, reqs, self.micro_batches > 1)
+            first + i: PipelineStage(
+                self.parts[first + i], ctx, reqs, self.micro_batches > 1, self._amp
+            )
             for i, ctx in enumerate(self._devices)
         }
         self._all_params = list(self.param_names)
@@ -448,6 +467,12 @@ class Pipeline(DataParallelExecutorManager):
         own, stepped = super().aux_state()
         found = self.all_states({name: (tuple(arrays), 0) for name, arrays in own.items()})
         return {name: list(arrays) for name, (arrays, _) in found.items()}, stepped
+
+    def picked(self, ctx: mx.Context) -> None:
+        """Nothing: outputs and labels are on different ranks."""
+
+    def new_trays(self, ctx: mx.Context) -> None:
+        """None: `_Step.outputs` sends each batch's outputs to all ranks."""
 
     def install_monitor(self, monitor: mx.monitor.Monitor) -> None:
         """Raise StateError: a pipeline has no executor that runs the whole network."""
@@ -533,4 +558,4 @@ class PipelineFeedForward(FeedForward):
     def _make_manager(self, data, work_load_list, logger):
         if work_load_list is not None:
             raise ArgumentError("work_load_list is for slices of a batch; a pipeline has stages")
-        return Pipeline(self.symbol, train_data=data, ctx=self.ctx, **self._pipeline)
+        return Pipeline(self.symbol, train_data=data, ctx=self.ctx, amp=self.amp, **self._pipeline)

@@ -1,5 +1,6 @@
 """Flags for training, and what they mean to mxloop."""
 
+import math
 import os
 import time
 
@@ -61,6 +62,12 @@ def add_run_args(group):
     group.add_argument("--num-epochs", type=number(int, 1), default=20)
     group.add_argument("--batch-size", type=number(int, 1), default=64)
     group.add_argument(
+        "--accumulate",
+        type=number(int, 1),
+        default=1,
+        help="batches to an update, which is that of one so many times as large",
+    )
+    group.add_argument(
         "--disp-batches", type=number(int, 1), default=100, help="report every so many batches"
     )
     group.add_argument("--model-prefix", help="save after each epoch, in files of this prefix")
@@ -104,7 +111,7 @@ def fit(args, network, data_loader, params=None, callbacks=()):
     whole = is_whole(args, num_workers)
     begin = 0 if whole else args.load_epoch or 0
     # The rate's schedule counts joint steps, of which there are as many as the largest share has.
-    steps = create_communicator().allreduce_obj(len(train), max)
+    steps = math.ceil(create_communicator().allreduce_obj(len(train), max) / args.accumulate)
     model = make_model(args, network, ctx, steps, begin, params)
     start_at(train, begin)
     keepers = [keeper for keeper in (resumable(args, rank), saves(args, rank)) if keeper]
@@ -121,6 +128,7 @@ def fit(args, network, data_loader, params=None, callbacks=()):
         seed=args.seed,
         checkpoint=keepers[0] if keepers else None,
         resume=args.load_epoch if whole else "auto" if args.resume else None,
+        accumulate=args.accumulate,
     )
     return model.history[-1]
 
@@ -132,7 +140,7 @@ def is_whole(args, num_workers):
     return "random" in saved(args).manifest
 
 
-def make_model(args, network, ctx, batches_per_epoch, begin, params=None):
+def make_model(args, network, ctx, steps_per_epoch, begin, params=None):
     """Return the model, with the parameters of --load-epoch where that is given."""
     found = None if args.load_epoch is None else saved(args)
     params = (found.arg_params, found.aux_params) if found else params or (None, None)
@@ -146,7 +154,7 @@ def make_model(args, network, ctx, batches_per_epoch, begin, params=None):
         aux_params=params[1],
         begin_epoch=begin,
         **optimizer_settings(args),
-        **schedule(args, batches_per_epoch, begin),
+        **schedule(args, steps_per_epoch, begin),
     )
 
 
@@ -163,14 +171,14 @@ def start_at(train, epoch):
         train.load_state_dict({**train.state_dict(), "epoch": epoch})
 
 
-def schedule(args, batches_per_epoch, begin):
+def schedule(args, steps_per_epoch, begin):
     """Return the rate at the first epoch of this run, and what lowers it after later ones."""
     ahead = [epoch for epoch in args.lr_step_epochs if epoch > begin]
     passed = len(args.lr_step_epochs) - len(ahead)
     settings = {"learning_rate": args.lr * args.lr_factor**passed}
     if ahead:
         settings["lr_scheduler"] = mx.lr_scheduler.MultiFactorScheduler(
-            step=[batches_per_epoch * (epoch - begin) for epoch in ahead],
+            step=[steps_per_epoch * (epoch - begin) for epoch in ahead],
             factor=args.lr_factor,
             base_lr=settings["learning_rate"],
         )

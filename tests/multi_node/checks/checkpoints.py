@@ -20,7 +20,7 @@ def data(comm):
     return ArrayIter(x[rows], y[rows], 12 // comm.size, shuffle=False)
 
 
-def fit(comm, keeper, num_epoch=4, stop_at=None, resume=None, kvstore="mpi"):
+def fit(comm, keeper, num_epoch=4, stop_at=None, resume=None, kvstore="mpi", accumulate=1):
     args, _ = nets.params(nets.mlp(), data=(4, 10), softmax_label=(4,))
     model = FeedForward(
         nets.mlp(), num_epoch=num_epoch, arg_params=args, learning_rate=0.1, momentum=0.9
@@ -37,6 +37,7 @@ def fit(comm, keeper, num_epoch=4, stop_at=None, resume=None, kvstore="mpi"):
             batch_end_callback=interrupt,
             checkpoint=keeper,
             resume=resume,
+            accumulate=accumulate,
         )
     except KeyboardInterrupt:
         assert stop_at is not None
@@ -48,11 +49,14 @@ def folder(comm):
 
 
 def check_a_run_goes_on_within_an_epoch_to_the_bit(comm):
-    prefix = os.path.join(folder(comm), "net")
-    wanted = fit(comm, None)
-    fit(comm, create_multi_node_checkpointer(prefix, comm), stop_at=(2, 1))
-    found = fit(comm, create_multi_node_checkpointer(prefix, comm), resume=True)
-    nets.assert_equal(found.arg_params, wanted.arg_params)
+    for accumulate in (1, 2):  # two take the run up within an update
+        prefix = os.path.join(folder(comm), "net")
+        wanted = fit(comm, None, accumulate=accumulate)
+        keeper = create_multi_node_checkpointer(prefix, comm)
+        fit(comm, keeper, stop_at=(2, 1), accumulate=accumulate)
+        assert keeper.newest().manifest["gathered"]["batches"] == accumulate - 1
+        found = fit(comm, keeper, resume=True, accumulate=accumulate)
+        nets.assert_equal(found.arg_params, wanted.arg_params)
 
 
 def check_a_generation_that_one_rank_lacks_is_passed_over(comm):

@@ -42,11 +42,12 @@ class Joint(mx.io.DataIter):
         return mx.io.DataBatch(join([b.data for b in found]), join([b.label for b in found]))
 
 
-def train(symbol, data, kvstore, shape=(10,), ctx=None, **settings):
+def train(symbol, data, kvstore, shape=(10,), ctx=None, accumulate=1, **settings):
     args, aux = nets.params(symbol, data=(BATCH, *shape), softmax_label=(BATCH,))
     found = FeedForward(symbol, ctx, 3, arg_params=args, aux_params=aux, **settings)
     x, y = nets.samples(20, shape, seed=77)
-    return found.fit(data, eval_data=ArrayIter(x, y, BATCH), kvstore=kvstore)
+    evaluated = ArrayIter(x, y, BATCH)
+    return found.fit(data, eval_data=evaluated, kvstore=kvstore, accumulate=accumulate)
 
 
 def compare(comm, symbol, shape=(10,), ctx=None, atol=1e-6, **settings):
@@ -82,6 +83,12 @@ def check_by_adam_and_an_optimizer_object(comm):
 
 def check_with_two_contexts_a_rank(comm):
     compare(comm, nets.mlp(), ctx=[mx.cpu(0), mx.cpu(1)], learning_rate=0.1, momentum=0.9)
+
+
+def check_batches_that_are_added_up(comm):
+    """An epoch has two batches or more on each rank: of three, the last is a step of its own."""
+    compare(comm, nets.mlp(), accumulate=2, learning_rate=0.1, momentum=0.9)
+    compare(comm, nets.mlp(), accumulate=100, optimizer="adam", learning_rate=0.01)
 
 
 def check_convolutions(comm):

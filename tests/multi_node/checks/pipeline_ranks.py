@@ -1,5 +1,6 @@
 """A network in stages on several ranks, against one process with all of it."""
 
+import contextlib
 import os
 import sys
 import tempfile
@@ -128,6 +129,26 @@ def check_saved_states_are_those_of_all_ranks(comm):
 
 def images():
     return ArrayIter(*nets.samples(32, (1, 8, 8)), 16)
+
+
+def check_batches_that_are_added_up_also_when_taken_up_within_an_update(comm):
+    """Of three batches, two to an update: those of one process with batches twice as large."""
+    plain = model(comm).fit(pipelines.data(), accumulate=2)
+    large = pipelines.whole(batches=lambda: pipelines.data(43, 32))
+    nets.assert_close(plain.arg_params, large.arg_params)
+
+    def interrupt(param):
+        if (param.epoch, param.nbatch) == (1, 1):
+            raise KeyboardInterrupt
+
+    prefix = os.path.join(folder(comm), "net")
+    keeper = create_multi_node_checkpointer(prefix, comm, every_n_batches=1)
+    settings = {"accumulate": 2, "checkpoint": keeper}
+    with contextlib.suppress(KeyboardInterrupt):
+        model(comm).fit(pipelines.data(), batch_end_callback=interrupt, **settings)
+    assert keeper.newest().manifest["gathered"]["batches"] == 1
+    found = model(comm).fit(pipelines.data(), resume=True, **settings)
+    nets.assert_equal(found.arg_params, plain.arg_params)
 
 
 def check_a_pipeline_goes_on_from_a_checkpoint(comm):

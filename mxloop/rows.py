@@ -1,0 +1,101 @@
+"""Batches that are known by the numbers of their rows, so that a device can take those itself."""
+
+import functools
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from mxloop import host
+from mxloop.compat import mx
+
+KINDS = ("data", "label")
+
+
+class Tables:
+    """The arrays of a data set, whose first axis counts the samples.
+
+    Parameters
+    ----------
+    data, label : sequence of ndarray
+        In C order; they must not change.
+    """
+
+    def __init__(self, data: Sequence[np.ndarray], label: Sequence[np.ndarray]):
+        self._arrays = dict(zip(KINDS, (data, label)))
+        self._looks: Dict[Tuple[int, int], Tuple] = {}
+
+    def look_of(self, rows: int, pad: int) -> Tuple:
+        """All that decides how a batch of so many rows is loaded; found out once."""
+        if (rows, pad) not in self._looks:
+            each = self._arrays.values()
+            shapes = [tuple((rows, *a.shape[1:]) for a in arrays) for arrays in each]
+            self._looks[rows, pad] = (None, pad, *shapes)
+        return self._looks[rows, pad]
+
+    def gather(self, kind: str, rows: np.ndarray) -> List[mx.nd.NDArray]:
+        """Copy rows of the inputs or of the labels into new arrays."""
+        return [host.gather(array, rows) for array in self._arrays[kind]]
+
+    @functools.cached_property
+    def shared(self) -> Optional[Dict[str, List[mx.nd.NDArray]]]:
+        """The arrays as MXNet's, without a copy; None where that cannot be."""
+        found = {kind: [host.shared(a) for a in arrays] for kind, arrays in self._arrays.items()}
+        return None if any(each is None for kind in KINDS for each in found[kind]) else found
+
+
+class RowsBatch(mx.io.DataBatch):
+    """A batch of the given rows; they are gathered when somebody looks at `data` or `label`.
+
+    Parameters
+    ----------
+    tables : Tables
+    index : ndarray of int64
+        Numbers of the rows, padding included.
+    numbers : NDArray of int64 or None
+        Those that are no padding, for devices to take.
+    pad : int
+    """
+
+    def __init__(
+        self, tables: Tables, index: np.ndarray, numbers: Optional[mx.nd.NDArray], pad: int
+    ):
+        self.tables, self.index, self.numbers, self.pad = tables, index, numbers, pad
+        self.bucket_key = self.provide_data = self.provide_label = None
+        self._gathered: Dict[str, Any] = {}
+
+    @property
+    def look(self) -> Tuple:
+        """All that decides how the batch is loaded."""
+        return self.tables.look_of(len(self.index), self.pad)
+
+    @property
+    def is_unseen(self) -> bool:
+        """Whether nobody has looked at the arrays, and so nobody has changed them."""
+        return not self._gathered and self.provide_data is None and self.bucket_key is None
+
+    def _gather(self, kind):
+        if kind not in self._gathered:
+            self._gathered[kind] = self.tables.gather(kind, self.index)
+        return self._gathered[kind]
+
+    @property
+    def data(self) -> List[mx.nd.NDArray]:
+        """The inputs."""
+        return self._gather("data")
+
+    @data.setter
+    def data(self, arrays: List[mx.nd.NDArray]) -> None:
+        self._gathered["data"] = arrays
+
+    @property
+    def label(self) -> List[mx.nd.NDArray]:
+        """The labels."""
+        return self._gather("label")
+
+    @label.setter
+    def label(self, arrays: List[mx.nd.NDArray]) -> None:
+        self._gathered["label"] = arrays
+
+    def __reduce__(self) -> Tuple:
+        """Copies and pickles are batches of arrays."""
+        return mx.io.DataBatch, (self.data, self.label, self.pad, self.index)
