@@ -19,13 +19,13 @@ BARE, MXLOOP, LEAN, MXLOOP_ITER = (
     "mxloop, no guard, no callbacks",
     "mxloop, NDArrayIter",
 )
-MXLOOP_SHARED = f"mxloop, {CORES} contexts"
+MXLOOP_SHARED, MXLOOP_THREADS = f"mxloop, {CORES} contexts", f"mxloop, {CORES} threads"
 FEEDFORWARD, MODULE = "mx FeedForward", "mx Module"
 GLUON, GLUON_ITER, TORCH = "Gluon, DataLoader", "Gluon, NDArrayIter", "PyTorch, DataLoader"
 
 # Settings that may be a peer's best, by the peer's default.
 BEST = {
-    MXLOOP: [MXLOOP, LEAN, MXLOOP_SHARED, "mxloop, 1 thread"],
+    MXLOOP: [MXLOOP, LEAN, MXLOOP_SHARED, MXLOOP_THREADS],
     FEEDFORWARD: [FEEDFORWARD, *(f"{FEEDFORWARD}, {what}" for what in ("threads", "contexts"))],
     MODULE: [MODULE, *(f"{MODULE}, {what}" for what in ("threads", "contexts"))],
     GLUON: [GLUON, GLUON_ITER, *(f"Gluon, {what}" for what in ("threads", "1 thread", "contexts"))],
@@ -50,7 +50,7 @@ def runners(net: str, batch: int = 128, samples: Optional[int] = None) -> List[R
         Runner(MXLOOP, "mxloop_fit", plain),
         Runner(LEAN, "mxloop_fit", plain.but(callbacks=False, guard=False)),
         Runner(MXLOOP_SHARED, "mxloop_fit", plain.but(contexts=CORES)),
-        Runner("mxloop, 1 thread", "mxloop_fit", plain.but(threads=1)),
+        Runner(MXLOOP_THREADS, "mxloop_fit", plain.but(threads=CORES)),
         Runner(MXLOOP_ITER, "mxloop_fit", plain.but(source="iterator")),
         *_stock(FEEDFORWARD, "feedforward", plain, memory, shared),
         *_stock(MODULE, "module", plain, memory, shared),

@@ -23,6 +23,7 @@ MODES = {
     "memory": "peak memory of each peer",
     "startup": "import mxloop against import mxnet",
     "overhead": "Python's time a step and device, and CPU time / wall time",
+    "parts": "what rows, decay, guard, outputs and Python cost over the bare limit",
     "softmax": "100,000 classes: cross-entropy metric against no metric",
     "guard": "what the check for NaN costs",
     "amp": "FeedForward(amp='bfloat16') against float32",

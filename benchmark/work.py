@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import nets
 import numpy as np
@@ -35,6 +35,8 @@ class Work:
         Whether mxloop looks for NaN in each step.
     amp : str or None
         What mxloop's matrix products compute in, where it is not float32.
+    parts : list of str
+        What the bare limit does besides; see `peers/parts.py`.
     metric : str or None
     kvstore : str
     """
@@ -50,6 +52,7 @@ class Work:
     callbacks: bool = True
     guard: bool = True
     amp: Optional[str] = None
+    parts: Sequence[str] = ()
     metric: Optional[str] = "acc"
     kvstore: str = "local"
 

@@ -1,6 +1,6 @@
 """How many threads each CPU context computes with.
 
-Contexts of one process share its cores, and a small network is quickest on one: to hand operators
+Contexts of one process share its cores, and a small network is quickest on few: to hand operators
 of a few microseconds to a second thread and wait for it costs more than it saves. The choice
 depends on the network and the numbers of cores and contexts alone, never on a clock, as results may
 differ in their last bits with it.
@@ -16,8 +16,10 @@ from mxloop import cpu
 from mxloop.compat import mx
 from mxloop.summary import summarize
 
-# Floating-point operations of a device's forward pass, up to which one thread is the quickest.
-SMALL = 64e6
+# Floating-point operations of a device's forward pass that are worth a thread. On two cores with two
+# threads, one of 14 million loses, one of 69 million gains; one of 28 million gains a little with
+# arrays, and loses a lot where a slow iterator, or another process, wants the second core.
+WORTH_A_THREAD = 32e6
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +44,8 @@ def choose(
     if share == 1:
         return 1
     layers = summarize(symbol, {desc.name: desc.shape for desc in inputs}).layers
-    return share if sum(layer.operations or 0 for layer in layers) > SMALL else 1
+    operations = sum(layer.operations or 0 for layer in layers)
+    return max(1, min(share, int(operations / WORTH_A_THREAD)))
 
 
 def use(ctx: Sequence[mx.Context], threads: int) -> None:

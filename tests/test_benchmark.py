@@ -96,7 +96,7 @@ def test_a_comparison_has_all_peers_ratios_and_targets(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "mode", ["devices", "batches", "memory", "overhead", "softmax", "guard", "startup"]
+    "mode", ["devices", "batches", "memory", "overhead", "parts", "softmax", "guard", "startup"]
 )
 def test_every_further_mode_runs(mode, tmp_path):
     output, written = throughput(tmp_path, mode, "--net", "mlp", *SMALL)

@@ -9,22 +9,32 @@ from work import DECAY, LEARNING_RATE, MOMENTUM
 def train(work, epoch_done):
     mx = stock.import_mxnet()
     symbol = twins.symbol(mx, work.network)
-    arrays, blocks = _lay_out(mx, work)
-    executor = _bind(mx, work, symbol, dict(zip(stock.param_names(symbol), arrays)))
-    update = {"lr": LEARNING_RATE, "momentum": MOMENTUM, "wd": DECAY}
-    update["rescale_grad"] = 1 / work.batch
+    arrays, blocks = lay_out(mx, work)
+    executor = bind(mx, work, symbol, dict(zip(stock.param_names(symbol), arrays)))
+    step = update(mx, work, blocks)
     for _ in range(work.epochs):
         for _ in range(work.steps):
             executor.forward(is_train=True)
             executor.backward()
-            for weight, grad, state in blocks:
-                mx.nd.sgd_mom_update(weight, grad, state, out=weight, **update)
+            step()
         mx.nd.waitall()
         epoch_done(work.steps * work.batch, None)
     return [weight.asnumpy() for weight, _ in arrays]
 
 
-def _lay_out(mx, work):
+def update(mx, work, blocks):
+    """One fused update a block."""
+    settings = {"lr": LEARNING_RATE, "momentum": MOMENTUM, "wd": DECAY}
+    settings["rescale_grad"] = 1 / work.batch
+
+    def step():
+        for weight, grad, state in blocks:
+            mx.nd.sgd_mom_update(weight, grad, state, out=weight, **settings)
+
+    return step
+
+
+def lay_out(mx, work):
     """(weight, gradient) of each parameter, and the blocks of (weight, gradient, state).
 
     Weights of convolutions are blocks of their own: MKLDNN lays them out anew, so they cannot be
@@ -46,7 +56,7 @@ def _lay_out(mx, work):
     return arrays, blocks
 
 
-def _bind(mx, work, symbol, arrays):
+def bind(mx, work, symbol, arrays):
     x, y = (mx.nd.array(part[: work.batch]) for part in work.arrays())
     aux_shapes = symbol.infer_shape(data=x.shape)[2]
     aux = {
