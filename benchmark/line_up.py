@@ -11,7 +11,7 @@ from rounds import Runner
 from work import Work
 
 CORES = len(os.sched_getaffinity(0))
-SAMPLES = {"mlp": 25_600, "wide": 6_400, "lenet": 1_280, "resnet20": 512, "softmax": 1_280}
+SAMPLES = {"mlp": 51_200, "wide": 6_400, "lenet": 7_680, "resnet20": 1_024, "softmax": 1_280}
 
 BARE, MXLOOP, LEAN, MXLOOP_ITER = (
     "bare limit",

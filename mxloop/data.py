@@ -271,6 +271,8 @@ class ArrayIter(mx.io.DataIter):
         In one line, for settings and arrays that cannot be trained on.
     """
 
+    gives_rows = True  # batches of which CPU contexts take the rows themselves
+
     def __init__(
         self,
         data: Arrays,

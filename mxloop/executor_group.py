@@ -152,7 +152,14 @@ class DataParallelExecutorGroup:
         return [(part, Prepared("_copyto", [place], [place])) for part, place in places]
 
     def load(self, arrays: List[mx.nd.NDArray]) -> None:
-        """Copy each device's rows of the inputs to it; asynchronous."""
+        """Copy each device's rows of the inputs to it.
+
+        Asynchronous, but for the batch before: as many batches as the queue takes would fill memory
+        and caches.
+        """
+        for _, copies in self._places[:1]:
+            for _, copy in copies:
+                copy.wait()
         for array, (axis, copies) in zip(arrays, self._places):
             for part, copy in copies:
                 copy.on(rows_of(array, part, axis))
@@ -189,8 +196,7 @@ class DataParallelExecutorGroup:
             if axis or not all(_can_take(table, place) for place in places):
                 return None
             for (part, _), place in zip(copies, places):
-                operator = Prepared("take", [table, table], [place], axis=0, mode="clip")
-                takes.append((part, operator))
+                takes.append((part, Prepared("take", [table, table], [place])))
         return takes
 
     def forward(self, is_train: bool) -> None:

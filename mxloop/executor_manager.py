@@ -181,6 +181,7 @@ class DataParallelExecutorManager:
         check_symbol(self.symbol)
         self.arg_names = arg_names or self.symbol.list_arguments()
         self.aux_names = aux_names or self.symbol.list_auxiliary_states()
+        self._takes_rows = getattr(train_data, "gives_rows", False)
         self._data = as_descs(train_data.provide_data)
         self._labels = as_descs(train_data.provide_label)
         self._check_data_names()
@@ -264,7 +265,7 @@ class DataParallelExecutorManager:
         self.blocks = self._blocks()
         rows = max(part.stop - part.start for part in self.slices)
         part = [resized(desc, rows) for desc in group.inputs]
-        self._threads = threads.choose(self.symbol, part, self.ctx)
+        self._threads = threads.choose(self.symbol, part, self.ctx, self._takes_rows)
 
     def _blocks(self):
         """The parameters with gradients, those that lie side by side as one."""
@@ -544,9 +545,11 @@ class DataParallelExecutorManager:
         """
         label_rules.check(self._label_descs, self._real_labels(labels), self._present.rules)
 
-    def check_all_labels(self, labels: Sequence[np.ndarray]) -> None:
+    def check_all_labels(
+        self, descs: Sequence[mx.io.DataDesc], labels: Sequence[np.ndarray]
+    ) -> None:
         """Raise DataError if a label of a whole data set is NaN or no class of the network."""
-        label_rules.check(self._labels, labels, self._present.rules)
+        label_rules.check(descs, labels, self._present.rules)
 
     def check_metric(self, metric: mx.metric.EvalMetric) -> None:
         """Raise an error if a metric is no object, or wants class numbers and gets none."""

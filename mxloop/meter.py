@@ -22,6 +22,7 @@ ASIDE = mx.cpu(len(cpu.cpus()) + 1)
 
 # These count whole numbers, so that many batches at one go give what they give one by one.
 WHOLE = (mx.metric.Accuracy, mx.metric.TopKAccuracy, mx.metric.CompositeEvalMetric)
+SUMS = ("sum_metric", "num_inst", "global_sum_metric", "global_num_inst")
 # These read one value a row, the true class's: the device picks it from outputs of any width.
 PICKED = (mx.metric.CrossEntropy, mx.metric.NegativeLogLikelihood)
 
@@ -103,12 +104,24 @@ class Meter:
         self._is_counting = True  # a metric looks at its own counts
         try:
             for outcome in outcomes:
-                for metric in self._both():
-                    metrics.update(metric, *outcome)
+                self._count_one(outcome)
         except mx.base.MXNetError as error:
             raise EngineError(f"a step failed inside MXNet: {reason(error)}") from error
         finally:
             self._is_counting = False
+
+    def _count_one(self, outcome):
+        if not self._adds_up:
+            for metric in self._both():
+                metrics.update(metric, *outcome)
+            return
+        before = [_sums(leaf) for leaf in metrics.leaves(self.metric)]
+        metrics.update(self.metric, *outcome)
+        if self.shown is not self.metric:
+            counted = zip(before, metrics.leaves(self.metric), metrics.leaves(self.shown))
+            for sums, own, shown in counted:
+                for name, value in sums.items():
+                    vars(shown)[name] += getattr(own, name) - value
 
     def each(self) -> List[mx.metric.EvalMetric]:
         """The one metric, or both, with all batches counted."""
@@ -131,6 +144,10 @@ class Meter:
         self._trays.clear()
         for metric, kind in self._kinds:
             metric.__class__ = kind
+
+
+def _sums(metric):
+    return {name: getattr(metric, name) for name in SUMS if hasattr(metric, name)}
 
 
 def _looked_at(kind, look):

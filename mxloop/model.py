@@ -603,6 +603,7 @@ class FeedForward:
             provide_data=data.provide_data,
             provide_label=data.provide_label,
             default_bucket_key=getattr(data, "default_bucket_key", None),
+            gives_rows=getattr(data, "gives_rows", False),
         )
         manager = DataParallelExecutorManager(
             symbol, self.ctx, described, sym_gen=self._sym_gen, grad_req="null", amp=self.amp

@@ -2,7 +2,9 @@
 
 import logging
 import weakref
-from typing import Any, Iterator
+from typing import Any, Iterator, List, Optional
+
+import numpy as np
 
 from mxloop.compat import mx
 from mxloop.validation import shown
@@ -39,6 +41,15 @@ def _warn_of_skipped_rows(data):
             "it has round_batch=False; use mxloop.data.record_iterator, or arrays",
             shown(type(data).__name__),
         )
+
+
+def labels_at_hand(data: Any) -> Optional[List[np.ndarray]]:
+    """All labels of an iterator over arrays, in the order of its `provide_label`; else None."""
+    if type(data) is mx.io.NDArrayIter:
+        arrays = [array for _, array in data.label]
+        dense = all(type(array) is mx.nd.NDArray for array in arrays)
+        return [array.asnumpy() for array in arrays] if dense else None
+    return getattr(data, "labels_at_hand", None)
 
 
 def batches(data: Any) -> Iterator:

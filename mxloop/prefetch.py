@@ -46,7 +46,7 @@ class Prefetch(mx.io.DataIter):
     Parameters
     ----------
     data : DataIter
-        Anything with `provide_data`, `provide_label`, `reset` and `next` or iteration.
+        Anything with ``provide_data``, ``provide_label``, ``reset`` and ``next`` or iteration.
     depth : int
         Batches to read ahead, at least 1; so many are held in memory.
 

@@ -63,3 +63,7 @@ class Prepared:
         self._arrays[0][place] = array
         self._inputs[place] = array.handle
         self()
+
+    def wait(self) -> None:
+        """Wait until it has run."""
+        self._arrays[1][0].wait_to_read()

@@ -52,8 +52,9 @@ def step(
         "lr": optimizer._get_lr(key),
         "wd": optimizer._get_wd(key),
         "rescale_grad": optimizer.rescale_grad,
-        "lazy_update": optimizer.lazy_update,
     }
+    if not optimizer.lazy_update:  # what is left at its default costs no time
+        settings["lazy_update"] = False
     if optimizer.clip_gradient:
         settings["clip_gradient"] = optimizer.clip_gradient
     if momentum is not None:

@@ -16,10 +16,12 @@ from mxloop import cpu
 from mxloop.compat import mx
 from mxloop.summary import summarize
 
-# Floating-point operations of a device's forward pass that are worth a thread. On two cores with two
-# threads, one of 14 million loses, one of 69 million gains; one of 28 million gains a little with
-# arrays, and loses a lot where a slow iterator, or another process, wants the second core.
-WORTH_A_THREAD = 32e6
+# Floating-point operations of a device's forward pass that are worth a thread: on two cores, a
+# network of 14 million loses by the second one, and one of 28 million gains.
+WORTH_A_THREAD = 12e6
+# From here on Python's part of a step is small. Below, where Python has batches to make, it wants a
+# core to itself: threads that wait for one that it has displaced lose more than they gain.
+LONG = 64e6
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +30,10 @@ _warned: Set[mx.Context] = set()
 
 
 def choose(
-    symbol: mx.sym.Symbol, inputs: Sequence[mx.io.DataDesc], ctx: Sequence[mx.Context]
+    symbol: mx.sym.Symbol,
+    inputs: Sequence[mx.io.DataDesc],
+    ctx: Sequence[mx.Context],
+    takes_rows: bool = False,
 ) -> int:
     """Choose the number of threads for each of some contexts that work at the same time.
 
@@ -38,13 +43,18 @@ def choose(
     inputs : list of DataDesc
         Of one context's part of a batch.
     ctx : list of Context
+    takes_rows : bool
+        Whether the contexts take their batches themselves, so that Python has none to make.
     """
     contexts = {each.device_id for each in ctx if each.device_type == "cpu"}
-    share = max(1, int(os.environ.get(cpu.CHOSEN, 1)) // max(1, len(contexts)))
-    if share == 1:
+    cores, number = int(os.environ.get(cpu.CHOSEN, 1)), max(1, len(contexts))
+    share = cores // number
+    if share <= 1:
         return 1
     layers = summarize(symbol, {desc.name: desc.shape for desc in inputs}).layers
     operations = sum(layer.operations or 0 for layer in layers)
+    if operations < LONG and not takes_rows and share * number == cores:
+        share -= 1
     return max(1, min(share, int(operations / WORTH_A_THREAD)))
 
 
@@ -65,7 +75,7 @@ def use(ctx: Sequence[mx.Context], threads: int) -> None:
             elif each not in _warned:
                 _warned.add(each)
                 logger.warning(
-                    "%s goes on with %d threads, which an earlier and smaller network had; for %d, "
+                    "%s goes on with %d threads, which an earlier network or iterator had; for %d, "
                     "start a new process, or set OMP_NUM_THREADS=%d",
                     each,
                     present,

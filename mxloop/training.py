@@ -5,7 +5,6 @@ sentence; a loop of one's own is the same calls, written by hand.
 """
 
 import collections
-import contextlib
 import copy
 import functools
 import itertools
@@ -51,7 +50,7 @@ def run_epoch(
         manager.load_data_batch(batch)
         if check_labels:
             manager.check_label_values(batch.label)
-        with _engine_errors():
+        with _engine_errors:
             manager.forward(is_train=update is not None)
             if update is not None:
                 manager.backward()
@@ -66,11 +65,14 @@ def run_epoch(
 
 
 def labels_need_looks(manager: DataParallelExecutorManager, data: Any) -> bool:
-    """Whether labels must be looked at batch by batch; those of arrays are, here and at once."""
-    if not hasattr(data, "labels_at_hand"):
-        return True
-    manager.check_all_labels(data.labels_at_hand)
-    return False
+    """Whether labels must be looked at batch by batch; those of arrays are, here and at once.
+
+    To look at a batch's can mean to wait for the step before.
+    """
+    labels = passes.labels_at_hand(data)
+    if labels is not None:
+        manager.check_all_labels(as_descs(data.provide_label), labels)
+    return labels is None
 
 
 def start_counting(meter: Meter, state: State) -> None:
@@ -79,13 +81,18 @@ def start_counting(meter: Meter, state: State) -> None:
     state.samples = state.nbatch = 0
 
 
-@contextlib.contextmanager
-def _engine_errors():
-    """Tell failures of MXNet's engine, which leave half a step behind, from all others."""
-    try:
-        yield
-    except mx.base.MXNetError as error:
-        raise EngineError(f"a step failed inside MXNet: {reason(error)}") from error
+class _EngineErrors:
+    """Tells failures of MXNet's engine, which leave half a step behind, from all others."""
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, _, error, trace):
+        if isinstance(error, mx.base.MXNetError):
+            raise EngineError(f"a step failed inside MXNet: {reason(error)}") from error
+
+
+_engine_errors = _EngineErrors()
 
 
 def _clear_engine():
@@ -251,7 +258,7 @@ def _train_epoch(manager, stream, meter, state, tell, update, peers):
             f"epoch {state.epoch} has no batches: the iterator gave none after reset(); it must be "
             "able to start over, and have at least one batch"
         )
-    with _engine_errors():
+    with _engine_errors:
         if not state.updated:
             update.finish()
         if state.guard is not None:

@@ -62,6 +62,23 @@ for number in (3, 2, 4):
     assert stderr.count("goes on with 2 threads") == 2
 
 
+@pytest.mark.parametrize(
+    ("cores", "width", "arrays", "iterator"),
+    [(2, 16, 1, 1), (2, 128, 2, 1), (4, 128, 2, 2), (2, 512, 2, 2), (4, 400, 4, 4)],
+)
+def test_small_networks_get_few_threads_and_leave_python_a_core(cores, width, arrays, iterator):
+    body = f"""
+import os
+os.environ["OMP_NUM_THREADS"] = os.environ["MXLOOP_OMP_NUM_THREADS"] = "{cores}"
+layer = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden={width})
+net = mx.sym.SoftmaxOutput(layer, name="softmax")
+inputs = [mx.io.DataDesc("data", (128, 800)), mx.io.DataDesc("softmax_label", (128,))]
+print(*(threads.choose(net, inputs, [mx.cpu()], takes_rows) for takes_rows in (True, False)))
+"""
+    told, _ = run(body)
+    assert told == [str(arrays), str(iterator)]
+
+
 @pytest.mark.parametrize("threads", ["1", "3"])
 def test_what_the_user_chose_stays(threads):
     told, _ = run("threads.use([mx.cpu()], 2)\nprint(ask(mx.cpu()))", OMP_NUM_THREADS=threads)

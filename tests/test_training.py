@@ -135,3 +135,13 @@ def test_an_input_whose_shape_nothing_says_is_one_line():
     with pytest.raises(DataError) as caught:
         FeedForward(net, num_epoch=1).fit(np.ones((8, 2)), np.ones((8, 1)))
     assert "shape y has" in one_line(caught)
+
+
+def test_labels_of_a_stock_iterator_are_looked_at_before_the_first_step():
+    """To look at them batch by batch would wait for each step."""
+    x, y = nets.samples(64)
+    y[:] = 0
+    y[50] = 7
+    model = FeedForward(nets.mlp(classes=2), num_epoch=1)
+    with pytest.raises(DataError, match="'softmax_label' holds 7; its output has 2 classes"):
+        model.fit(mx.io.NDArrayIter(x, y, 16), batch_end_callback=lambda _: pytest.fail("a step"))

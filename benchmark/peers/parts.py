@@ -5,9 +5,9 @@ The operators are made ready once, so that Python's own time is as small as it g
 
 import time
 
-import numpy as np
 import stock
 import twins
+
 from peers import bare
 
 ROW = 64  # elements that the guard adds up at a time
