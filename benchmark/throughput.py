@@ -12,6 +12,7 @@ import os
 import platform
 import sys
 
+import nets
 import rounds
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -49,7 +50,9 @@ def parse(arguments):
     parser.add_argument("--rounds", type=int, help="rounds to count (by default 10)")
     parser.add_argument("--samples", type=int, help="samples in an epoch")
     parser.add_argument("--batch", type=int, default=128, help="samples in a batch (128)")
-    parser.add_argument("--net", action="append", choices=NETS, help="network of a further mode")
+    parser.add_argument(
+        "--net", action="append", choices=nets.NETS, help="network of a further mode"
+    )
     parser.add_argument("--only", action="append", help="settings whose name begins so, repeatable")
     parser.add_argument("--quick", action="store_true", help="3 rounds: a look, no measurement")
     parser.add_argument(

@@ -156,10 +156,16 @@ class DataParallelExecutorGroup:
 
         Asynchronous, but for the batch before: as many batches as the queue takes would fill memory
         and caches.
+
+        Raises
+        ------
+        EngineError
+            If that one has failed.
         """
-        for _, copies in self._places[:1]:
-            for _, copy in copies:
-                copy.wait()
+        with one_line("run the batch before", EngineError):
+            for _, copies in self._places[:1]:
+                for _, copy in copies:
+                    copy.wait()
         for array, (axis, copies) in zip(arrays, self._places):
             for part, copy in copies:
                 copy.on(rows_of(array, part, axis))
@@ -167,10 +173,16 @@ class DataParallelExecutorGroup:
     def take(self, batch: RowsBatch, sources: Sequence[Tuple[str, int]]) -> bool:
         """Let the devices take their rows of the inputs themselves; asynchronous.
 
+        Parameters
+        ----------
+        batch : RowsBatch
+        sources : list of (str, int)
+            For each input, 'data' or 'label' and its place among those of the batch.
+
         Returns
         -------
         bool
-            Whether they can: not other than CPUs, nor where a dtype has to change.
+            Whether they can: devices other than CPUs cannot, nor any where a dtype has to change.
         """
         if batch.tables not in self._takes:
             if len(self._takes) == MAX_TABLES:
@@ -189,10 +201,8 @@ class DataParallelExecutorGroup:
             return None
         takes = []
         for desc, (kind, i), (axis, copies) in zip(self.inputs, sources, self._places):
-            table, places = (
-                shared[kind][i],
-                [self.execs[d].arg_dict[desc.name] for d in self.active],
-            )
+            table = shared[kind][i]
+            places = [self.execs[d].arg_dict[desc.name] for d in self.active]
             if axis or not all(_can_take(table, place) for place in places):
                 return None
             for (part, _), place in zip(copies, places):

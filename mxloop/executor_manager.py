@@ -414,7 +414,9 @@ class DataParallelExecutorManager:
     # One batch
 
     def load_data_batch(self, data_batch: mx.io.DataBatch) -> None:
-        """Copy a batch's real rows to the devices, each its slice; asynchronous.
+        """Copy a batch's real rows to the devices, each its slice.
+
+        Asynchronous, but for the batch before, which is waited for where its arrays were copied.
 
         Raises
         ------

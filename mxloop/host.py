@@ -49,7 +49,7 @@ def gather(array: np.ndarray, rows: np.ndarray) -> mx.nd.NDArray:
 class _Shared(mx.nd.NDArray):
     """An NDArray in the memory of a NumPy array, which it keeps until no operator reads it.
 
-    It has no slices: those would not keep the memory.
+    Take no slices of it: those would not keep the memory.
     """
 
     def __init__(self, handle, memory):

@@ -125,6 +125,15 @@ def _variable(nodes, entry):
     return node["name"] if node["op"] == "null" else None
 
 
+def at_hand(data: Any) -> Optional[List[np.ndarray]]:
+    """All labels of an iterator over arrays, in the order of its `provide_label`; else None."""
+    if type(data) is mx.io.NDArrayIter:
+        arrays = [array for _, array in data.label]
+        dense = all(type(array) is mx.nd.NDArray for array in arrays)
+        return [array.asnumpy() for array in arrays] if dense else None
+    return getattr(data, "labels_at_hand", None)
+
+
 def check(descs: Sequence[Any], arrays: Sequence[Any], rules: Rules) -> None:
     """Raise DataError if a label is not finite, or numbers no class of its head.
 

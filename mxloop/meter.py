@@ -1,8 +1,8 @@
 """The metric of an epoch, counted while the devices work on the next batch.
 
 Reading an output waits for the step that computes it, and would leave the devices without work each
-time. So what a metric reads of a batch is copied aside, and counted one batch later, or as soon as
-somebody looks.
+time. So what a metric reads of a batch is copied aside, and counted one batch later (several at one
+go, where that gives the same counts), or as soon as somebody looks.
 """
 
 import collections

@@ -2,9 +2,7 @@
 
 import logging
 import weakref
-from typing import Any, Iterator, List, Optional
-
-import numpy as np
+from typing import Any, Iterator
 
 from mxloop.compat import mx
 from mxloop.validation import shown
@@ -38,18 +36,9 @@ def _warn_of_skipped_rows(data):
         _warned.add(data)
         logger.warning(
             "%s starts over after a last batch that was filled up: MXNet skips rows then, unless "
-            "it has round_batch=False; use mxloop.data.record_iterator, or arrays",
+            "it is a CSVIter with round_batch=False; use mxloop.data.record_iterator, or arrays",
             shown(type(data).__name__),
         )
-
-
-def labels_at_hand(data: Any) -> Optional[List[np.ndarray]]:
-    """All labels of an iterator over arrays, in the order of its `provide_label`; else None."""
-    if type(data) is mx.io.NDArrayIter:
-        arrays = [array for _, array in data.label]
-        dense = all(type(array) is mx.nd.NDArray for array in arrays)
-        return [array.asnumpy() for array in arrays] if dense else None
-    return getattr(data, "labels_at_hand", None)
 
 
 def batches(data: Any) -> Iterator:

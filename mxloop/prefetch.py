@@ -31,9 +31,10 @@ class Prefetch(mx.io.DataIter):
 
     The batches are the iterator's own, in its order, and so are its errors, each at its place. An
     iterator with `state_dict` and `load_state_dict` has them here, too: a checkpoint tells of the
-    batch that was trained on, not of those read ahead. `len()`, `labels_at_hand` and
-    `default_bucket_key` are there where the iterator has them. Of the iterator's arrays each batch
-    has copies, as some iterators write their next batch into the same arrays.
+    batch that was trained on, not of those read ahead. `provide_data` and `provide_label` are those
+    of before the present pass; `len()`, `labels_at_hand` and `default_bucket_key` are there where
+    the iterator has them. Of the iterator's arrays each batch has copies, as some iterators write
+    their next batch into the same arrays.
 
     The first batch of a pass starts the thread, and the end of the pass, `close` or the end of the
     object's life ends it. Between two batches the iterator must be left alone by all others.
@@ -49,11 +50,6 @@ class Prefetch(mx.io.DataIter):
         Anything with ``provide_data``, ``provide_label``, ``reset`` and ``next`` or iteration.
     depth : int
         Batches to read ahead, at least 1; so many are held in memory.
-
-    Attributes
-    ----------
-    provide_data, provide_label : list of DataDesc
-        As the iterator gave them before the present pass.
 
     Raises
     ------
@@ -108,6 +104,8 @@ class Prefetch(mx.io.DataIter):
 
     def __bool__(self) -> bool:
         return True
+
+    # What only some iterators have are properties here, so that `hasattr` tells of this iterator.
 
     @property
     def __len__(self) -> Callable[[], int]:
@@ -192,7 +190,10 @@ class _Reader:
         item = self._wait()
         if item.error is not None:
             self._thread = None  # it has ended; the next call tries again, as without it
-            raise item.error
+            try:
+                raise item.error
+            finally:
+                del item  # the error refers to this frame, and must not be referred to by it
         self.seen = item.state
         return item.batch
 
@@ -264,13 +265,21 @@ class _Reader:
     def _read(self):
         """Read a batch, or the error in its place; whether there may be more."""
         with self.reading:
-            try:
-                item = _Item(_own_batch(next(self._source)), self._state(), None)
-            except BaseException as error:
-                item = _Item(None, None, error)
-            with self._changed:
-                self._items.append(item)
-                self._changed.notify_all()
+            return self._put(self._next_item())
+
+    # An error refers to the frame that caught it, and to those above, which therefore must not
+    # refer to its item: such a ring would keep the consumer, and so the thread, alive.
+
+    def _next_item(self):
+        try:
+            return _Item(_own_batch(next(self._source)), self._state(), None)
+        except BaseException as error:
+            return _Item(None, None, error)
+
+    def _put(self, item):
+        with self._changed:
+            self._items.append(item)
+            self._changed.notify_all()
         return item.error is None
 
     def _state(self):

@@ -24,6 +24,11 @@ class Prepared:
     inputs, outputs : sequence of NDArray
     **settings
         The operator's parameters.
+
+    Raises
+    ------
+    MXNetError
+        If MXNet has no such operator; when it is run, if it does not take arrays or settings.
     """
 
     def __init__(

@@ -24,6 +24,10 @@ class Tables:
         self._arrays = dict(zip(KINDS, (data, label)))
         self._looks: Dict[Tuple[int, int], Tuple] = {}
 
+    def __reduce__(self) -> Tuple:
+        """Copies and pickles hold the arrays once, and make MXNet's of them anew."""
+        return Tables, tuple(map(list, self._arrays.values()))
+
     def look_of(self, rows: int, pad: int) -> Tuple:
         """All that decides how a batch of so many rows is loaded; found out once."""
         if (rows, pad) not in self._looks:

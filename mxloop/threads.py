@@ -2,8 +2,8 @@
 
 Contexts of one process share its cores, and a small network is quickest on few: to hand operators
 of a few microseconds to a second thread and wait for it costs more than it saves. The choice
-depends on the network and the numbers of cores and contexts alone, never on a clock, as results may
-differ in their last bits with it.
+depends on the network, the kind of iterator, and the numbers of cores and contexts, never on a
+clock, as results may differ in their last bits with it.
 """
 
 import ctypes
@@ -45,6 +45,11 @@ def choose(
     ctx : list of Context
     takes_rows : bool
         Whether the contexts take their batches themselves, so that Python has none to make.
+
+    Returns
+    -------
+    int
+        Threads of each context, at least 1.
     """
     contexts = {each.device_id for each in ctx if each.device_type == "cpu"}
     cores, number = int(os.environ.get(cpu.CHOSEN, 1)), max(1, len(contexts))

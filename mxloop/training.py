@@ -13,6 +13,7 @@ import time
 from typing import Any, Callable, Iterable, Optional, Sequence
 
 from mxloop import distributed, passes, signals
+from mxloop import labels as label_rules
 from mxloop import metric as metrics
 from mxloop import resume as resuming
 from mxloop.callback import Callback, CallbackList, State
@@ -69,7 +70,7 @@ def labels_need_looks(manager: DataParallelExecutorManager, data: Any) -> bool:
 
     To look at a batch's can mean to wait for the step before.
     """
-    labels = passes.labels_at_hand(data)
+    labels = label_rules.at_hand(data)
     if labels is not None:
         manager.check_all_labels(as_descs(data.provide_label), labels)
     return labels is None

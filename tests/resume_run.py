@@ -6,6 +6,7 @@ Settings: those of `run`. `stop_at` steps after its start the run ends itself, b
 `signal_number`; `out` is an npz file of all parameters and metrics.
 """
 
+import functools
 import json
 import logging
 import os
@@ -89,6 +90,12 @@ def run(prefix, devices=1, optimizer="sgd", last_batch="keep", every=None, stop_
     if out:
         np.savez(out, **result)
     return result
+
+
+@functools.lru_cache(maxsize=None)
+def reference(**settings):
+    """The run that is never interrupted; made once."""
+    return run(None, **settings)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import nets
 import numpy as np
 import pytest
 from nets import CPUS, assert_close, assert_equal, one_line
-from resume_run import run
+from resume_run import reference, run
 
 from mxloop import (
     DataParallelExecutorManager,
@@ -296,16 +296,6 @@ def test_what_was_gathered_when_the_training_ends_early_is_in_the_model(store):
     whole = fitted(SMALL, K, 2, epochs=1, momentum=0.9, fit=cut)
     assert_equal(net.arg_params, whole.arg_params)
     assert {number for _, number in net._states.values()} == {2}
-
-
-_references = {}
-
-
-def reference(**settings):
-    key = tuple(sorted(settings.items()))
-    if key not in _references:
-        _references[key] = run(None, **settings)
-    return _references[key]
 
 
 def assert_same(found, wanted):

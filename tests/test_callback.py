@@ -372,13 +372,17 @@ class FailingProp(mx.operator.CustomOpProp):
         return FailingOp()
 
 
+@pytest.mark.parametrize("behind", ["data", "act1_output"])
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("kvstore", [None, "local"])
-def test_a_failure_in_the_engine_leaves_the_last_epochs_parameters(monkeypatch, kvstore, devices):
+def test_a_failure_in_the_engine_leaves_the_last_epochs_parameters(
+    monkeypatch, kvstore, devices, behind
+):
     """As for want of memory on a card; the step that failed was made in part."""
     monkeypatch.setattr(FailingOp, "left", 4 * devices)  # one epoch and one batch
-    hidden = nets.mlp(head=False).get_internals()["act1_output"]
-    symbol = mx.sym.Custom(hidden, op_type="failing_after_a_while")
+    symbol = nets.mlp(head=False).get_internals()["act1_output"]
+    failing = mx.sym.Custom(symbol.get_internals()[behind], op_type="failing_after_a_while")
+    symbol = symbol(data=failing) if behind == "data" else failing
     symbol = mx.sym.FullyConnected(symbol, num_hidden=4, name="out")
     symbol = mx.sym.SoftmaxOutput(symbol, name="softmax")
     args, _ = nets.params(nets.mlp(), data=(8, 10))

@@ -572,6 +572,14 @@ def test_every_record_comes_once_an_epoch_and_pad_counts_the_filling(record_file
     assert len({str(order) for order in orders}) == (4 if shuffle else 1)
 
 
+def test_mxnets_own_record_iterator_calls_no_row_padding_with_round_batch_false(record_file):
+    """Why the README sends to `record_iterator`, and not to round_batch=False, for images."""
+    stock = mx.io.ImageRecordIter(
+        path_imgrec=record_file, data_shape=(3, 8, 8), batch_size=5, round_batch=False
+    )
+    assert [batch.pad for batch in stock] == [0, 0, 0]  # and yet 13 records
+
+
 def test_a_record_iterator_repeats_with_its_seed_and_continues_from_its_state(record_file):
     def make(seed):
         return RecordIter(record_file, (3, 8, 8), 5, seed=seed, shuffle=True)

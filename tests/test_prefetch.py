@@ -141,7 +141,8 @@ def test_the_batches_are_the_iterators_own_over_several_epochs(tmp_path, name, d
     assert all(len(batches) > 2 for batches in wanted)
 
 
-@pytest.mark.parametrize("name", [name for name in ITERATORS if name != "stock_resized"])
+# These two must know, at reset(), how many batches were read: those read ahead count as well.
+@pytest.mark.parametrize("name", sorted({*ITERATORS} - {"stock_resized", "stock_roll_over"}))
 def test_an_epoch_may_be_broken_off_anywhere(tmp_path, name):
     lengths = [1, 2, None, 3, 0, 0, None, 2, None]
     np.random.seed(5)

@@ -13,7 +13,7 @@ import nets
 import numpy as np
 import pytest
 from nets import one_line
-from resume_run import BATCH, ROWS, Stop, data, network, run, stopper
+from resume_run import BATCH, ROWS, Stop, data, network, reference, run, stopper
 
 import mxloop
 from mxloop import checkpoint, errors, mx
@@ -27,16 +27,6 @@ def assert_same(mine, reference):
     assert set(mine) == set(reference)
     for name, value in reference.items():
         assert np.array_equal(mine[name], value), name
-
-
-_references = {}
-
-
-def reference(**settings):
-    key = tuple(sorted(settings.items()))
-    if key not in _references:
-        _references[key] = run(None, **settings)
-    return _references[key]
 
 
 def in_new_process(tmp_path, **settings):

@@ -197,3 +197,14 @@ def test_an_engine_thread_never_waits_for_itself():
     _thread.start_new_thread(lambda: (found.append(host._engine_runs(process)), done.set()), ())
     assert done.wait(30)
     assert found == [False]
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda data: pickle.loads(pickle.dumps(data))])
+def test_a_copy_of_an_iterator_that_was_trained_on_holds_the_arrays_once(again):
+    data = ArrayIter(X, Y, 16)
+    before = len(pickle.dumps(data))
+    fitted(data)
+    assert len(pickle.dumps(data)) - before < X.nbytes
+    data.reset()
+    other = again(data)
+    same(fitted(data), fitted(other))

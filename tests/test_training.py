@@ -89,6 +89,12 @@ def test_a_second_pass_over_a_filled_up_csv_warns_in_one_line(tmp_path, caplog):
     assert "record_iterator" in message and "\n" not in message and len(message) <= 250
 
 
+def test_a_csv_iterator_with_round_batch_false_gives_every_row_in_each_pass(tmp_path):
+    data, model = csv_of(tmp_path, 33, 8, round_batch=False), echo()
+    for _ in range(3):
+        assert model.predict(data)[:, 0].tolist() == list(range(33))
+
+
 def test_a_csv_iterator_without_a_filled_up_batch_repeats_in_silence(tmp_path, caplog):
     data, model = csv_of(tmp_path, 32, 8), echo()
     with caplog.at_level(logging.WARNING):

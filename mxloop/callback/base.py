@@ -109,7 +109,7 @@ class Callback:
         """Before a training batch is run; another one in `State.data_batch` takes its place."""
 
     def on_batch_end(self, state: State) -> None:
-        """After a training batch: its update has been sent off and its metric counted."""
+        """After a training batch: its update, where it completes one, has been sent off."""
 
     def on_eval_begin(self, state: State) -> None:
         """Before an evaluation."""

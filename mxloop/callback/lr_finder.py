@@ -19,7 +19,7 @@ EXPLODED = 4  # times the smallest loss
 
 
 class Trial(NamedTuple):
-    """One step: the rate, the batch's loss, and the smoothed loss."""
+    """One update: the rate, the loss of its batches, and the smoothed loss."""
 
     rate: float
     loss: float
@@ -30,7 +30,7 @@ class LRFinder(Callback):
     """Try learning rates, from small to large, one an update (Smith, arXiv:1506.01186).
 
     ``finder = LRFinder(); model.fit(x, y, callbacks=finder); finder.suggestion``. The training ends
-    after `steps` batches, or once the loss has grown to four times its smallest; the model then has
+    after `steps` updates, or once the loss has grown to four times its smallest; the model then has
     the parameters that it had before, so that the next fit begins as if there had been none.
 
     Parameters
@@ -40,7 +40,7 @@ class LRFinder(Callback):
     steps : int
         Rates to try, in equal ratios; the model's `num_epoch` must allow for as many updates.
     loss : str or EvalMetric
-        What is computed of each batch; this waits for the devices.
+        What is computed of each update's batches; this waits for the devices.
 
     Attributes
     ----------

@@ -469,7 +469,7 @@ class Pipeline(DataParallelExecutorManager):
         return {name: list(arrays) for name, (arrays, _) in found.items()}, stepped
 
     def picked(self, ctx: mx.Context) -> None:
-        """Nothing: outputs and labels are on different ranks."""
+        """None: outputs and labels are on different ranks."""
 
     def new_trays(self, ctx: mx.Context) -> None:
         """None: `_Step.outputs` sends each batch's outputs to all ranks."""
