@@ -7,7 +7,7 @@ parameters, gradients, auxiliary states and working memory.
 
 import logging
 import math
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -430,6 +430,26 @@ class DataParallelExecutorManager:
             if not (_is_unseen(data_batch) and self.group.take(data_batch, sources)):
                 self.group.load([dense(getattr(data_batch, kind)[i]) for kind, i in sources])
 
+    def named(self, batches: Iterable, data: Any) -> Iterator:
+        """Give an iterator's batches; where its inputs or labels are in another order, with names.
+
+        Parameters
+        ----------
+        batches : iterable of DataBatch
+            Arrays without names count as those of `train_data`, in its order.
+        data : DataIter
+            That gives them.
+        """
+        other = {
+            kind: _reordered(getattr(data, kind, None), own)
+            for kind, own in (("provide_data", self._data), ("provide_label", self._labels))
+        }
+        for batch in batches:
+            for kind, descs in other.items():
+                if descs and not getattr(batch, kind, None):
+                    setattr(batch, kind, descs)
+            yield batch
+
     def _plan_of(self, batch):
         """Where a batch's arrays go; found out at the first batch of its kind, then kept."""
         look = batch.look if _is_unseen(batch) else _look(batch)
@@ -644,6 +664,13 @@ class DataParallelExecutorManager:
         monitors.install(monitor, self._owner.execs, self.ctx)
         for bound in self._bound.values():
             monitors.watch(monitor, bound.group.execs, self.ctx)
+
+
+def _reordered(descs, own):
+    """An iterator's descriptions, if they are one's own in another order; else None."""
+    descs = as_descs(descs)
+    came, wanted = ([desc.name for desc in each] for each in (descs, own))
+    return descs if came != wanted and sorted(came) == sorted(wanted) else None
 
 
 def _is_unseen(batch):

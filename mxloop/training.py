@@ -287,7 +287,7 @@ def _update(state, update):
 
 def _evaluate(manager, eval_data, meter, state, tell, row, peers=distributed.ALONE):
     tell("on_eval_begin", state)
-    batches = passes.one_pass(eval_data)
+    batches = manager.named(passes.one_pass(eval_data), eval_data)
     start_counting(meter, state)
     told = lambda: tell("on_eval_batch_end", state)  # noqa: E731
     looks = labels_need_looks(manager, eval_data)

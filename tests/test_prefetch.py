@@ -141,8 +141,9 @@ def test_the_batches_are_the_iterators_own_over_several_epochs(tmp_path, name, d
     assert all(len(batches) > 2 for batches in wanted)
 
 
-# These two must know, at reset(), how many batches were read: those read ahead count as well.
-@pytest.mark.parametrize("name", sorted({*ITERATORS} - {"stock_resized", "stock_roll_over"}))
+# These two must know, at reset(), how many batches were read: those read ahead count as well. And
+# MXNet's CSVIter, with several threads, does not begin at one and the same place by itself.
+@pytest.mark.parametrize("name", sorted({*ITERATORS} - {"stock_resized", "stock_roll_over", "csv"}))
 def test_an_epoch_may_be_broken_off_anywhere(tmp_path, name):
     lengths = [1, 2, None, 3, 0, 0, None, 2, None]
     np.random.seed(5)
@@ -449,7 +450,7 @@ def shuffled_stock():
     ("make", "epoch_size"),
     [(shuffled_own, None), (shuffled_own, 5), (shuffled_own, 11), (shuffled_stock, None)],
 )
-def test_a_resumed_run_equals_the_one_without_prefetch(tmp_path, make, epoch_size, place):
+def test_a_resumed_run_equals_the_one_without_prefetch(tmp_path, caplog, make, epoch_size, place):
     def fit(data, **settings):
         np.random.seed(4)
         own = model(3, epoch_size=epoch_size)
@@ -458,7 +459,7 @@ def test_a_resumed_run_equals_the_one_without_prefetch(tmp_path, make, epoch_siz
     def ahead():
         return Prefetch(make(), 3)
 
-    logging.getLogger("mxloop.training").setLevel(logging.ERROR)  # replaying is told of
+    caplog.set_level(logging.ERROR, "mxloop.training")  # replaying is told of
     keeper = Checkpoint(tmp_path / "m")
     place = place[0], min(place[1], epoch_size or 6)
     with pytest.raises(Stop):

@@ -9,6 +9,7 @@ from nets import CPUS, one_line
 
 from mxloop import FeedForward
 from mxloop.compat import mx
+from mxloop.data import ArrayIter
 from mxloop.errors import ArgumentError, DataError
 from mxloop.passes import one_pass
 
@@ -151,3 +152,27 @@ def test_labels_of_a_stock_iterator_are_looked_at_before_the_first_step():
     model = FeedForward(nets.mlp(classes=2), num_epoch=1)
     with pytest.raises(DataError, match="'softmax_label' holds 7; its output has 2 classes"):
         model.fit(mx.io.NDArrayIter(x, y, 16), batch_end_callback=lambda _: pytest.fail("a step"))
+
+
+def two_of_each():
+    """Two inputs of one shape and two labels, which only their names tell apart."""
+    outs = []
+    for name in "ab":
+        scores = mx.sym.FullyConnected(mx.sym.var(name), num_hidden=4, name=f"fc_{name}")
+        outs.append(mx.sym.SoftmaxOutput(scores, mx.sym.var(f"{name}_label"), name=name))
+    return mx.sym.Group(outs)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("make", [ArrayIter, mx.io.NDArrayIter])
+def test_evaluation_data_may_be_in_another_order_than_those_trained_on(make, devices):
+    rng = np.random.RandomState(1)
+    x = {name: rng.randn(24, 5).astype("float32") for name in "ba"}
+    y = {f"{name}_label": rng.randint(0, 4, 24).astype("float32") for name in "ba"}
+    data = make(dict(x), dict(y), 8)  # NDArrayIter writes into its dicts
+    model = FeedForward(two_of_each(), CPUS[:devices], 2, learning_rate=0.3)
+    model.fit({name: x[name] for name in "ab"}, dict(sorted(y.items())), eval_data=data)
+    accuracy = model.history[-1]["val_accuracy"]
+    assert accuracy == model.score(data)
+    hits = [model.predict(data)[i].argmax(1) == y[f"{name}_label"] for i, name in enumerate("ab")]
+    assert accuracy == pytest.approx(np.mean(hits))
