@@ -452,7 +452,7 @@ class DataParallelExecutorManager:
 
     def _plan_of(self, batch):
         """Where a batch's arrays go; found out at the first batch of its kind, then kept."""
-        look = batch.look if _is_unseen(batch) else _look(batch)
+        look = _look(batch)
         if look not in self._plans:
             plan = self._plan(batch)
             if look is None:
@@ -679,14 +679,16 @@ def _is_unseen(batch):
 
 def _look(batch):
     """All that decides how a batch is loaded, or None for batches that must be looked into."""
+    if _is_unseen(batch):
+        return (None, batch.pad, batch.shapes)
     described = getattr(batch, "provide_data", None) or getattr(batch, "provide_label", None)
     arrays = (getattr(batch, "data", None), getattr(batch, "label", None))
     if described or not all(isinstance(part, list) for part in arrays):
         return None
     if not all(isinstance(array, mx.nd.NDArray) for part in arrays for array in part):
         return None
-    shapes = [tuple(array.shape for array in part) for part in arrays]
-    return (getattr(batch, "bucket_key", None), batch.pad, *shapes)
+    shapes = tuple(tuple(array.shape for array in part) for part in arrays)
+    return (getattr(batch, "bucket_key", None), batch.pad, shapes)
 
 
 def check_params(

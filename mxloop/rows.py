@@ -22,19 +22,20 @@ class Tables:
 
     def __init__(self, data: Sequence[np.ndarray], label: Sequence[np.ndarray]):
         self._arrays = dict(zip(KINDS, (data, label)))
-        self._looks: Dict[Tuple[int, int], Tuple] = {}
+        self._shapes: Dict[int, Tuple] = {}
 
     def __reduce__(self) -> Tuple:
         """Copies and pickles hold the arrays once, and make MXNet's of them anew."""
         return Tables, tuple(map(list, self._arrays.values()))
 
-    def look_of(self, rows: int, pad: int) -> Tuple:
-        """All that decides how a batch of so many rows is loaded; found out once."""
-        if (rows, pad) not in self._looks:
-            each = self._arrays.values()
-            shapes = [tuple((rows, *a.shape[1:]) for a in arrays) for arrays in each]
-            self._looks[rows, pad] = (None, pad, *shapes)
-        return self._looks[rows, pad]
+    def shapes_of(self, rows: int) -> Tuple:
+        """Shapes of a batch of so many rows: one tuple for the inputs, one for the labels."""
+        if rows not in self._shapes:
+            self._shapes[rows] = tuple(
+                tuple((rows, *array.shape[1:]) for array in arrays)
+                for arrays in self._arrays.values()
+            )
+        return self._shapes[rows]
 
     def gather(self, kind: str, rows: np.ndarray) -> List[mx.nd.NDArray]:
         """Copy rows of the inputs or of the labels into new arrays."""
@@ -68,9 +69,9 @@ class RowsBatch(mx.io.DataBatch):
         self._gathered: Dict[str, Any] = {}
 
     @property
-    def look(self) -> Tuple:
-        """All that decides how the batch is loaded."""
-        return self.tables.look_of(len(self.index), self.pad)
+    def shapes(self) -> Tuple:
+        """Shapes of the inputs and of the labels, without a look at them."""
+        return self.tables.shapes_of(len(self.index))
 
     @property
     def is_unseen(self) -> bool:
