@@ -65,6 +65,7 @@ class RowsBatch(mx.io.DataBatch):
         self, tables: Tables, index: np.ndarray, numbers: Optional[mx.nd.NDArray], pad: int
     ):
         self.tables, self.index, self.numbers, self.pad = tables, index, numbers, pad
+        self._given_pad = pad
         self.bucket_key = self.provide_data = self.provide_label = None
         self._gathered: Dict[str, Any] = {}
 
@@ -75,8 +76,9 @@ class RowsBatch(mx.io.DataBatch):
 
     @property
     def is_unseen(self) -> bool:
-        """Whether nobody has looked at the arrays, and so nobody has changed them."""
-        return not self._gathered and self.provide_data is None and self.bucket_key is None
+        """Whether nobody has looked at the arrays, and so changed them, or said more of them."""
+        described = self.provide_data or self.provide_label or self.bucket_key is not None
+        return not (self._gathered or described) and self.pad == self._given_pad
 
     def _gather(self, kind):
         if kind not in self._gathered:

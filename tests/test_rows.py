@@ -115,6 +115,16 @@ def test_a_batch_that_a_callback_changes_is_trained_as_changed(how):
     same(negated, fitted(ArrayIter(-X, Y, 16)))
 
 
+def test_a_callback_may_say_that_rows_are_padding():
+    class Shorten(Callback):
+        def on_batch_begin(self, state):
+            state.data_batch.pad = 9
+
+    rows = np.concatenate([np.arange(at, at + 7) for at in range(0, 96, 16)])
+    shortened = fitted(ArrayIter(X[:96], Y[:96], 16), callbacks=[Shorten()])
+    same(shortened, fitted(ArrayIter(X[rows], Y[rows], 7)))
+
+
 def test_a_batch_stays_what_it_was_when_the_iterator_goes_on():
     batches = ArrayIter(X, Y, 16, shuffle=True, seed=5)
     kept = list(batches)
