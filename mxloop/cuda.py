@@ -3,7 +3,6 @@
 import ctypes
 import logging
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Callable, List, Optional, Sequence
 
@@ -55,7 +54,9 @@ def distribution(folders: Optional[Sequence[str]] = None) -> Optional[str]:
     """Name the installed CUDA distribution of MXNet, or None where there is none."""
     path = list(sys.path if folders is None else folders)
     for name in DISTRIBUTIONS:
-        if any(metadata.distributions(name=name, path=path)):
+        # importlib.metadata, and the half of the standard library that it needs, take 20 ms.
+        folder_name = f"{name.replace('-', '_')}-*.dist-info"
+        if any(found for folder in path for found in Path(folder).glob(folder_name)):
             return name
     return None
 
