@@ -10,6 +10,7 @@ import ctypes
 import functools
 import logging
 import os
+import re
 from typing import Dict, Sequence, Set
 
 from mxloop import cpu
@@ -22,6 +23,9 @@ WORTH_A_THREAD = 12e6
 # From here on Python's part of a step is small. Below, where Python has batches to make, it wants a
 # core to itself: threads that wait for one that it has displaced lose more than they gain.
 LONG = 64e6
+# Operators that MXNet leaves to OpenBLAS, in a symbol's JSON. Two contexts that call it with more
+# threads than one each, at the same time, can wait forever.
+TO_OPENBLAS = re.compile(r'"op": "(RNN|\w*dot|\w*linalg\w*|khatri_rao)"')
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +58,7 @@ def choose(
     contexts = {each.device_id for each in ctx if each.device_type == "cpu"}
     cores, number = int(os.environ.get(cpu.CHOSEN, 1)), max(1, len(contexts))
     share = cores // number
-    if share <= 1:
+    if share <= 1 or (number > 1 and TO_OPENBLAS.search(symbol.tojson())):
         return 1
     layers = summarize(symbol, {desc.name: desc.shape for desc in inputs}).layers
     operations = sum(layer.operations or 0 for layer in layers)

@@ -79,6 +79,21 @@ print(*(threads.choose(net, inputs, [mx.cpu()], takes_rows) for takes_rows in (T
     assert told == [str(arrays), str(iterator)]
 
 
+def test_contexts_do_not_meet_in_openblas():
+    body = """
+import os
+os.environ["OMP_NUM_THREADS"] = os.environ["MXLOOP_OMP_NUM_THREADS"] = "8"
+data = mx.sym.var("data")
+layer = mx.sym.FullyConnected(data, num_hidden=1024)
+nets = [layer, mx.sym.dot(layer, mx.sym.var("w", shape=(1024, 1024)))]
+inputs = [mx.io.DataDesc("data", (128, 1024))]
+for number in (1, 2):
+    print(*(threads.choose(net, inputs, [mx.cpu(i) for i in range(number)]) for net in nets))
+"""
+    told, _ = run(body)
+    assert told == ["8", "8", "4", "1"]
+
+
 @pytest.mark.parametrize("threads", ["1", "3"])
 def test_what_the_user_chose_stays(threads):
     told, _ = run("threads.use([mx.cpu()], 2)\nprint(ask(mx.cpu()))", OMP_NUM_THREADS=threads)

@@ -6,7 +6,8 @@ import rounds
 import targets
 from rounds import Runner
 
-NETS = ("mlp", "lenet", "resnet20")
+# Samples in an epoch; more threads than cores can take ten times as long as fewer.
+NETS = {"mlp": 25_600, "lenet": 1_920, "resnet20": 512}
 
 
 def run(name, options):
@@ -20,7 +21,7 @@ def run(name, options):
 
 
 def _runners(net, options):
-    work = line_up.work(net, options.batch, options.samples)
+    work = line_up.work(net, options.batch, options.samples or NETS.get(net))
     for contexts in (1, 2, 4):
         for threads in (1, 2):
             text = f"{contexts} contexts, {threads} threads"

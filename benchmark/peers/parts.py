@@ -68,8 +68,8 @@ def guard(mx, work, executor, blocks):
 
     grad = blocks[0][1]
     whole = grad[: grad.size // ROW * ROW].reshape((-1, ROW))
-    sums = mx.nd.zeros((whole.shape[0],))
-    operator = Prepared("dot", [whole, mx.nd.ones((ROW,))], [sums])
+    inputs, sums = [whole, mx.nd.ones((1, ROW))], mx.nd.zeros((whole.shape[0], 1))
+    operator = Prepared("FullyConnected", inputs, [sums], num_hidden=1, no_bias=True)
     return lambda step: operator()
 
 
