@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-TASKS = ["train", "own-loop", "devices", "resume", "processes", "elsewhere"]
+TASKS = ["train", "own-loop", "devices", "speed", "resume", "processes", "elsewhere"]
 ORIGINS = ["from-module", "from-gluon", "from-keras", "from-pytorch"]
 
 
