@@ -111,17 +111,17 @@ class Meter:
             self._is_counting = False
 
     def _count_one(self, outcome):
-        if not self._adds_up:
+        if self.shown is self.metric or not self._adds_up:
             for metric in self._both():
                 metrics.update(metric, *outcome)
             return
-        before = [_sums(leaf) for leaf in metrics.leaves(self.metric)]
+        # What adds up is computed once, for both.
+        own = metrics.leaves(self.metric)
+        before = [_sums(leaf) for leaf in own]
         metrics.update(self.metric, *outcome)
-        if self.shown is not self.metric:
-            counted = zip(before, metrics.leaves(self.metric), metrics.leaves(self.shown))
-            for sums, own, shown in counted:
-                for name, value in sums.items():
-                    vars(shown)[name] += getattr(own, name) - value
+        for sums, leaf, shown in zip(before, own, metrics.leaves(self.shown)):
+            for name, value in sums.items():
+                vars(shown)[name] += getattr(leaf, name) - value
 
     def each(self) -> List[mx.metric.EvalMetric]:
         """The one metric, or both, with all batches counted."""

@@ -8,6 +8,8 @@ import time
 import stock
 import twins
 
+from mxloop import host, mx
+from mxloop.prepared import Prepared
 from peers import bare
 
 ROW = 64  # elements that the guard adds up at a time
@@ -15,14 +17,12 @@ KEPT = 16  # batches whose outputs are kept for the metric
 
 
 def train(work, epoch_done):
-    from mxloop import mx
-
     symbol = twins.symbol(mx, work.network)
     arrays, blocks = bare.lay_out(mx, work)
     executor = bare.bind(mx, work, symbol, dict(zip(stock.param_names(symbol), arrays)))
     executor.forward(is_train=True)
     update = bare.update(mx, work, blocks)
-    parts = [PARTS[name](mx, work, executor, blocks) for name in work.parts]
+    parts = [PARTS[name](work, executor, blocks) for name in work.parts]
     for _ in range(work.epochs):
         for step in range(work.steps):
             executor.forward(is_train=True)
@@ -35,17 +35,14 @@ def train(work, epoch_done):
     return [weight.asnumpy() for weight, _ in arrays]
 
 
-def rows(mx, work, executor, blocks):
+def rows(work, executor, blocks):
     """Each step takes rows of its own, out of arrays in memory."""
-    from mxloop import host
-    from mxloop.prepared import Prepared
-
     order = mx.nd.array(work.order(0), dtype="int64")
     tables = [host.shared(part) for part in work.arrays()]
     places = [executor.arg_dict[name] for name in ("data", "softmax_label")]
     takes = [
         [
-            Prepared("take", [table, order[at : at + work.batch]], [place], axis=0, mode="clip")
+            Prepared("take", [table, order[at : at + work.batch]], [place])
             for table, place in zip(tables, places)
         ]
         for at in range(0, work.samples, work.batch)
@@ -53,19 +50,15 @@ def rows(mx, work, executor, blocks):
     return lambda step: [take() for take in takes[step]]
 
 
-def decay(mx, work, executor, blocks):
+def decay(work, executor, blocks):
     """Biases have no weight decay, and so an update of their own."""
-    from mxloop.prepared import Prepared
-
     bias = [part[-ROW:] for part in blocks[0]]
     operator = Prepared("sgd_mom_update", bias, bias[:1], lr=0.0, momentum=0.9)
     return lambda step: operator()
 
 
-def guard(mx, work, executor, blocks):
+def guard(work, executor, blocks):
     """The gradients are added up, to see a NaN."""
-    from mxloop.prepared import Prepared
-
     grad = blocks[0][1]
     whole = grad[: grad.size // ROW * ROW].reshape((-1, ROW))
     inputs, sums = [whole, mx.nd.ones((1, ROW))], mx.nd.zeros((whole.shape[0], 1))
@@ -73,10 +66,8 @@ def guard(mx, work, executor, blocks):
     return lambda step: operator()
 
 
-def outputs(mx, work, executor, blocks):
+def outputs(work, executor, blocks):
     """Outputs and labels are kept for the metric, which needs no time here."""
-    from mxloop.prepared import Prepared
-
     arrays = [executor.outputs[0], executor.arg_dict["softmax_label"]]
     rooms = [mx.nd.zeros((KEPT, *array.shape)) for array in arrays]
     copies = [
@@ -86,7 +77,7 @@ def outputs(mx, work, executor, blocks):
     return lambda step: [copy() for copy in copies[step % KEPT]]
 
 
-def python(mx, work, executor, blocks):
+def python(work, executor, blocks):
     """The thread that queues the operators is busy for 50 microseconds more."""
 
     def busy(step):
